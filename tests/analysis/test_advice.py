@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer.reparam import LocScaleReparam
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
@@ -56,6 +57,7 @@ def nll(posterior, draws, rows):
 # --- are the draws those of the posterior?
 
 
+@pytest.mark.thorough
 def test_steps_of_sgld_that_are_not_finite(posterior):
     lengths = {"num_warmup": 0, "thin": 20, "batch_size": "all", "init": _near(posterior)}
     draws = sampled(posterior, bnn.sgld(posterior, 1e9), **lengths)
@@ -326,6 +328,7 @@ def test_a_prior_that_is_too_narrow_to_learn(width, kind):
     assert kind not in kinds(wide, sampled(wide, bnn.nuts(wide)))
 
 
+@pytest.mark.thorough
 def test_data_of_another_scale(posterior):
     far = bnn.condition(line, (X, 1000 * Y))
     draws = sampled(far, bnn.nuts(far))
@@ -343,7 +346,7 @@ def test_inputs_of_another_scale():
     assert bnn.verdict(scaled, sampled(scaled, bnn.hmc(scaled))).converged
 
 
-@pytest.mark.parametrize("cause", ["rate", "steps"])
+@quick_first("cause", ["rate", "steps"])
 def test_a_fit_that_has_not_learnt_takes_another_rate_or_more_steps(posterior, cause):
     away = posterior.unconstrain({"slope": np.asarray(-1.0), "noise": np.asarray(0.5)})
     fit = partial(sampled, posterior, **FIT, init=away)
@@ -435,6 +438,7 @@ def gaussian(posterior, noise=None, width=1.0):
     return draws_of_arrays({"posterior": {"weights": weights}}, {"draws_from": "chain", "thin": 1})
 
 
+@pytest.mark.thorough
 def test_what_does_not_generalise_takes_a_narrower_prior():
     rng = np.random.default_rng(5)
     x, y = rng.normal(size=(460, 30)), rng.normal(size=460)
@@ -453,7 +457,7 @@ def test_what_does_not_generalise_takes_a_narrower_prior():
     assert "overfits" not in kinds(small, gaussian(small, 1.0))
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("noise", "kind", "advice"),
     [
         (0.2, "worse_than_mean", "more"),
@@ -476,9 +480,7 @@ def test_a_noise_that_is_far_from_the_errors(noise, kind, advice):
     assert nll(right, better, rows) < nll(wrong, draws, rows) - 0.5
 
 
-@pytest.mark.parametrize(
-    ("seed", "slope", "columns", "cold"), [(0, 1.0, 50, 0.3), (7, 3.0, 60, 1.0)]
-)
+@quick_first(("seed", "slope", "columns", "cold"), [(0, 1.0, 50, 0.3), (7, 3.0, 60, 1.0)])
 def test_classes_predicted_far_more_surely_than_they_are_right(seed, slope, columns, cold):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(600, columns))

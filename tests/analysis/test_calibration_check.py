@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from parametrised import quick_first
 
 from bnn_ppl import metrics
 from bnn_ppl.analysis.metrics.chance import range_of_curve
@@ -28,7 +29,7 @@ def classification(seed, sharpened=1.0, rows=400):
     return told / told.sum(1, keepdims=True), y
 
 
-@pytest.mark.parametrize("rows", [31, 300])
+@quick_first("rows", [31, 300])
 def test_intervals_of_the_right_sd_are_trusted_95_times_in_100(rows):
     checks = [metrics.calibration_check(*regression(seed, rows)) for seed in range(100)]
     trusted = [check.sentence.startswith(f"{TRUSTED}{rows} rows tell") for check in checks]

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from parametrised import quick_first
 from scipy.stats import t
 
 import bnn_ppl as bnn
@@ -67,7 +68,7 @@ def scored(posterior, draws, y, scale=1.0):
     return {name: score(prediction, y, scale=scale) for name, score in names.items()}
 
 
-@pytest.mark.parametrize(("case", "scale"), [(classes, 1.0), (numbers, 3.0)])
+@quick_first(("case", "scale"), [(classes, 1.0), (numbers, 3.0)])
 def test_a_condition_is_the_average_score_of_predictions_from_such_parts_of_the_run(case, scale):
     posterior, draws, y = case()
     choice = {"num_chains": [1, 3], "num_draws": [2, 5], "scale": scale}
@@ -108,6 +109,7 @@ def test_weighted_draws_weigh_as_in_a_prediction_of_the_part(case):
         assert getattr(row, name) == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_every_draw_predicts_once_however_many_conditions(monkeypatch):
     posterior, draws, y = numbers()
     seen, real = [], BUDGET.adder(posterior)
@@ -160,6 +162,7 @@ def of_numbers(values):
     )
 
 
+@pytest.mark.thorough
 def test_standard_errors_of_linear_scores_are_those_of_the_mean_of_all_chains():
     """What the delete-d jackknife is exact for, whichever number of chains is deleted."""
     values = RNG.normal(size=6)

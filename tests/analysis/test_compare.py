@@ -141,6 +141,7 @@ def test_calibration_takes_an_overconfident_method_back_to_its_nll():
     assert table.loc["overconfident", "nll"] > table.loc["honest", "nll"] + 0.1
 
 
+@pytest.mark.thorough
 def test_costs_are_those_that_run_records(labels):
     def model(x, y=None):
         mean = numpyro.sample("w", dist.Normal(0, 1)) * x[:, 0]

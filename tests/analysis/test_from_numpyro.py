@@ -85,6 +85,7 @@ def test_samples_of_all_forms_are_the_same_draws():
     np.testing.assert_allclose(predictions[0]["mean"], predictions[1]["mean"], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_mcmc_comes_with_its_statistics():
     kernel = NUTS(TARGET.model, step_size=0.1, adapt_step_size=False, max_tree_depth=2)
     mcmc = MCMC(
@@ -108,6 +109,7 @@ def test_an_mcmc_comes_with_its_statistics():
     assert bnn.diagnostics.summary(draws).notna().any(axis=None)
 
 
+@pytest.mark.thorough
 def test_samples_that_predictive_draws_of_a_guide_fit_too():
     guide = AutoNormal(TARGET.model)
     _, result = fitted(TARGET.model, guide, TARGET.data, 5, 2)

@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -248,7 +249,7 @@ def masked(x, y=None):
         numpyro.sample("y", dist.Normal(slope * x[:, 0], noise), obs=y)
 
 
-@pytest.mark.parametrize("how", ["mask", "weight"])
+@quick_first("how", ["mask", "weight"])
 def test_rows_that_the_likelihood_leaves_out_do_not_count(how):
     y = np.where(X[:, 0] > 0, 1000.0, Y)
     x = X if how == "mask" else (X, (X[:, 0] <= 0).astype(float))
@@ -307,6 +308,7 @@ def test_probabilities_that_are_the_same_for_all_rows_are_not_compared_with_freq
     assert bnn.verdict(posterior, draws_of_arrays({"posterior": {"level": level}})).converged
 
 
+@pytest.mark.thorough
 def test_chains_of_other_densities_with_the_same_mean_and_sd():
     def mixture(x, y=None):
         apart = numpyro.sample("apart", dist.Uniform(0.0, 1.0))
@@ -329,6 +331,7 @@ def test_chains_of_other_densities_with_the_same_mean_and_sd():
     assert not apart.converged and "R-hat of log densities of y at training rows" in apart.text
 
 
+@pytest.mark.thorough
 def test_a_network_that_has_died_is_no_better_than_the_mean():
     net = partial(bnn.nets.MLP, 1, (4,), 1)
     model = bnn.models.regressor(net, bnn.priors.normal(1), bnn.priors.noise())
@@ -388,6 +391,7 @@ def test_members_that_differ_are_a_note(posterior):
     )
 
 
+@pytest.mark.thorough
 def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise():
     few = bnn.condition(line, (X[:9], Y[:9]))  # 2 weights
     found = bnn.verdict(few, fitted())
@@ -497,6 +501,7 @@ def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_pat
     assert "verdict" not in quiet.attrs
 
 
+@pytest.mark.thorough
 def test_no_failure_to_judge_loses_the_draws(posterior, verdicts):
     draws = short(
         posterior, bnn.hmc(posterior, 0.1, 0.3), keep=lambda values: {"slope": values["slope"]}
@@ -518,6 +523,7 @@ def test_run_records_how_training_ended(posterior, tmp_path, verdicts):
     assert "training_ended" not in given.attrs
 
 
+@pytest.mark.thorough
 def test_run_records_where_chains_from_elsewhere_started(posterior, verdicts):
     start = drawn(shape=(2, 3))
     values = {site: start.posterior[site].values[:, -1] for site in ("slope", "noise")}

@@ -42,10 +42,12 @@ def change(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
+@pytest.mark.thorough
 def test_the_files_are_as_the_program_writes_them():
     assert not results(ROOT, "--check")
 
 
+@pytest.mark.thorough
 def test_a_changed_cell_is_told_and_written(copy):
     change(copy / "benchmarks/stored/waiting/plans.csv", "29.7", "31.7")
     assert results(copy, "--check").endswith(": benchmarks/RESULTS.md, docs/results/waiting.md")
@@ -54,6 +56,7 @@ def test_a_changed_cell_is_told_and_written(copy):
     assert not results(copy, "--check")
 
 
+@pytest.mark.thorough
 def test_a_number_typed_into_the_readme_is_told(copy):
     change(copy / "README.md", "| 0.666 |", "| 0.667 |")
     found = results(copy, "--check")
@@ -69,6 +72,7 @@ def test_a_page_without_a_study_is_told_and_removed(copy):
     assert not page.exists()
 
 
+@pytest.mark.thorough
 def test_an_absent_table_is_left_out_and_said(copy, capsys):
     (copy / "benchmarks/stored/waiting/plans.csv").unlink()
     assert not results(copy)
@@ -89,6 +93,7 @@ yacht,1,sgld,0.6,1,0.8,1.0,10,8,"converged: R-hat 1.01",2026-01-03,abc,2 cores
 """
 
 
+@pytest.mark.thorough
 def test_runs_at_the_defaults_are_averaged_and_held_against_the_limits(copy):
     (copy / "benchmarks/stored/defaults.csv").write_text(ROWS)
     assert not results(copy)

@@ -10,6 +10,7 @@ SMALL = ["--num-chains", "2", "--num-warmup", "5", "--no-progress", "--hidden", 
 DATA = ["--data", "table.csv", "--target", "y", "--noise", "learnt", "--prior-scale", "1"]
 
 
+@pytest.mark.thorough
 def test_rows_of_a_file_are_chosen_in_the_units_of_the_data(tmp_path, monkeypatch, capsys):
     enter(tmp_path, monkeypatch)
     table = small_table()

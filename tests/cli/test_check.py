@@ -23,6 +23,7 @@ def sampled():
     cli.main(["run", "hmc", *DATA, *SMALL, *sizes])
 
 
+@pytest.mark.thorough
 def test_a_run_is_checked_in_the_units_of_the_data(capsys):
     sampled()
     capsys.readouterr()
@@ -49,6 +50,7 @@ def test_simulations_go_on(capsys):
     assert "got simulations of another seed or other rows" in refused(capsys, "check", *other)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_simulated_is_refused_before_anything_runs(capsys):
     cli.main(["run", "descent", *DATA, *SMALL, "--folder", "point"])
     capsys.readouterr()

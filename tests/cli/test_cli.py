@@ -601,6 +601,7 @@ def test_the_help_lists_every_command(capsys):
     assert expected <= listed
 
 
+@pytest.mark.thorough
 def test_help_version_and_mistakes_are_answered_without_jax():
     """Importing it takes longer than all else that they need."""
     script = """
@@ -836,6 +837,7 @@ def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
         assert "rmse" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_noise_of_earlier_versions_is_what_it_was_then():
     assert as_now({"noise": "heteroscedastic"})["noise"] == "softplus"
     kept = {"noise": "heteroscedastic", "noise_floor": 0.02}
@@ -971,6 +973,7 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     cli.main(command)
 
 
+@pytest.mark.thorough
 def test_a_run_stopped_by_ctrl_c_reports_on_its_draws_and_its_status_says_so(
     monkeypatch, capsys, draws_only
 ):
@@ -1003,6 +1006,7 @@ jax.jit(jnp.cumsum)(jnp.ones(3))
 
 
 # The former are written by the last flush.
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_more", [1, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_a_reader_of_the_output_that_stops_early_causes_no_message(num_more):
     script = f"""

@@ -48,6 +48,7 @@ def refusal(capsys, *words):
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
     run(*OF_COUNTS, "--row-weights", "weight", "--folder", "run")
     printed = capsys.readouterr().out
@@ -78,6 +79,7 @@ def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
     np.testing.assert_allclose(twice, 2 * found, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_censored_time_is_one_without_an_event(capsys):
     run("--data", "times.csv", "--likelihood", "weibull", "--censoring", "alive")
     assert "weibull likelihood" in capsys.readouterr().out

@@ -75,6 +75,7 @@ def trained():
     bnn.nets.save_weights(net, "trained.safetensors")
 
 
+@pytest.mark.thorough
 def test_features_are_computed_once_for_runs_of_one_network_and_its_data(
     trained, capsys, monkeypatch
 ):

@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import xarray
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 import bnn_ppl._stored
@@ -96,6 +97,7 @@ def standardised(data):
     return ((x - data.x_mean) / data.x_scale).astype(np.float32), None
 
 
+@pytest.mark.thorough
 def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder, capsys):
     NEW[["cost", "age", "dose"]].to_csv("new.csv", index=False)
     for replaced in (False, True):
@@ -119,6 +121,7 @@ def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder, capsys):
     np.testing.assert_allclose(found["entropy"], parts, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_netcdf_has_the_same_and_y_in_the_file_is_scored(folder, capsys):
     NEW.to_csv("labelled.csv", index=False)
     for out in ("found.csv", "found.nc"):
@@ -152,7 +155,7 @@ def calibrated(how, run):
     return standardised(run.data)[0], y.astype(np.float32), 0
 
 
-@pytest.mark.parametrize(
+@quick_first(
     "how", ["held-out", pytest.param("0.6", marks=pytest.mark.thorough), "calibration.csv"]
 )
 def test_conformal_intervals_are_calibrated_on_the_rows_that_are_said(how, folder, capsys):
@@ -179,12 +182,14 @@ def test_conformal_intervals_are_calibrated_on_the_rows_that_are_said(how, folde
     assert "equal training rows" not in out
 
 
+@pytest.mark.thorough
 def test_calibration_rows_that_were_trained_on_are_counted(capsys):
     pandas.concat([NEW, pandas.read_csv("train.csv")]).to_csv("both.csv", index=False)
     cli.main(["predict", "here", "--conformal", "both.csv"])
     assert "on 180 rows of both.csv, of which 95 equal training rows" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_classes_have_probabilities_entropies_and_sets(folder, capsys):
     images = np.random.default_rng(1).integers(0, 17, (7, 8, 8)).astype(float)
     np.savez("images.npz", x=images)
@@ -257,6 +262,7 @@ def test_classes_keep_their_names_in_all_that_is_printed_and_written(suffix, fol
     assert "accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
     loaded = bnn.diagnostics.load
 
@@ -664,6 +670,7 @@ def in_a_file(name, frame, **options):
     return pandas.read_csv("found.csv")
 
 
+@pytest.mark.thorough
 def test_a_folder_predicts_in_the_units_of_the_data_as_the_command_does(folder, request):
     expected = in_a_file("here", NEW, level=0.8)
     request.getfixturevalue("without_rows")
@@ -686,6 +693,7 @@ def test_a_folder_predicts_in_the_units_of_the_data_as_the_command_does(folder, 
     assert np.abs(drawn.posterior_predictive["y"].mean() - NEW["price"].mean()) < NEW["price"].std()
 
 
+@pytest.mark.thorough
 def test_a_folder_predicts_the_names_of_classes(request):
     rows = pandas.DataFrame({"kind": ["b", "a", "b"], "age": [40.0, 50.0, 60.0]})
     expected = in_a_file("sorts", rows)

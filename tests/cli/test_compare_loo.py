@@ -27,6 +27,7 @@ def sampled(folder, *options, method="hmc"):
     cli.main(["run", method, *given, *SMALL, *options])
 
 
+@pytest.mark.thorough
 def test_runs_with_other_inputs_are_compared_and_others_refused(capsys):
     sampled("both", "--drop", "shop")
     sampled("half", "--only", "b")
@@ -68,6 +69,7 @@ def cli_run(folder):
     return reopen(Path(folder))
 
 
+@pytest.mark.thorough
 def test_rows_in_groups_are_warned_of(capsys):
     sampled("shops", "--group", "shop")
     capsys.readouterr()

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from parametrised import quick_first
 from small_runs import refused
 
 import bnn_ppl as bnn
@@ -52,7 +53,7 @@ def original(y):
     return y * DATA.y_scale + DATA.y_mean
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("name", "options", "y"),
     [
         ("share", [], DATA.train.y[HELD["0.2"]]),

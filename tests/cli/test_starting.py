@@ -43,6 +43,7 @@ def test_ctrl_c_in_a_program_of_the_user_s_is_left_alone(tmp_path):
     assert status != 130 and lines[-1] == "KeyboardInterrupt"
 
 
+@pytest.mark.thorough
 def test_a_command_imports_what_it_needs_in_a_process_of_its_own():
     command = [sys.executable, "-m", "bnn_ppl", "summary", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

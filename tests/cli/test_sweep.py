@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flax import nnx
+from parametrised import quick_first
 from scipy.stats import sem, t
 from sklearn.model_selection import KFold
 
@@ -217,7 +218,7 @@ def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_va
         bnn.plots.sweep(table[["step", "seconds"]], ["step"])
 
 
-@pytest.mark.parametrize("others", [("nll",), ("accuracy", "nll", "ece", "agreement", "rmse")])
+@quick_first("others", [("nll",), ("accuracy", "nll", "ece", "agreement", "rmse")])
 def test_every_title_of_the_figure_lies_over_its_own_panel(others):
     scores = [*others, "rhat_median", "acceptance", "ess_a_1000_gradients"]  # four or eight
     table = pd.DataFrame({"step": [0.1, 1.0]} | {score: [0.1, 0.2] for score in scores})

@@ -175,6 +175,7 @@ def test_rows_in_one_group_each_are_held_out_as_rows():
 # --- weights
 
 
+@pytest.mark.thorough
 def test_a_weight_counts_as_so_many_rows(tmp_path):
     given = {"drop": ("who", "when", "dead"), "hidden": (3,), "noise": 0.5, "target": "price"}
     problem = Problem.of(data=saved(tmp_path), row_weights="count", **given)

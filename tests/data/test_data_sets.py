@@ -305,6 +305,7 @@ def test_imdb_of_the_folder_is_what_keras_gives():
     assert loaded.test.y.mean() == 0.5
 
 
+@pytest.mark.thorough
 def test_a_network_for_texts_is_conditioned_on_whole_numbers(tmp_path):
     folder = save(tmp_path, "imdb/imdb_len100.npz", reviews())
     texts = data.load("imdb", subset=8, data_dir=folder)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parametrised import quick_first
 from scipy import stats
 
 from bnn_ppl import data
@@ -33,7 +34,7 @@ def test_the_kernel_is_that_of_the_limit():
     np.testing.assert_allclose(kernel, np.exp(-0.5 * r**2), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", GP)
+@quick_first("name", GP)
 def test_points_are_the_function_and_noise_of_the_sd_stated(name):
     z, smooth = [], []
     for seed in range(20):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -39,7 +40,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr("bnn_ppl.data.streams.moments._PART_BYTES", 2**12)  # 256 rows
 
 
-@pytest.mark.parametrize("kind", ["npy", "zarr"])
+@quick_first("kind", ["npy", "zarr"])
 def test_all_rows_are_there_once_and_standardised_by_those_that_train(tmp_path, kind):
     x, y = table()
     data = bnn.data.load(written(tmp_path, x, y, kind), split=3)

@@ -135,6 +135,7 @@ def test_symmetric_sweeps_go_back_over_the_same_batches(folder):
     assert rows[0].tolist() != rows[2 * steps].tolist()
 
 
+@pytest.mark.thorough
 def test_the_gradients_of_an_epoch_add_up_to_the_whole(folder):
     posterior = streamed(folder)
     batches, (x, y) = batches_of(posterior.data), table()
@@ -260,6 +261,7 @@ STOPPED = [("sgld", 2)]
 STOPPED += [pytest.param(name, 7, marks=pytest.mark.thorough) for name in ("sghmc", "swag")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "chunks"), STOPPED)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypatch, name, chunks):
     posterior = streamed(folder)

@@ -82,6 +82,7 @@ def test_several_targets_are_fitted_together_each_in_its_units():
     assert BayesianRegressor(**SHORT).fit(X, y[:, :1]).predict(X).shape == (40,)
 
 
+@pytest.mark.thorough
 def test_quantiles_and_intervals_are_those_of_the_mixture_in_the_units_of_y(regressor):
     x = (X - X.mean(0)) / np.where(np.ptp(X, 0) > 0, X.std(0), 1)
     levels = 0.05, 0.5, 0.95
@@ -472,6 +473,7 @@ def test_refused_in_one_line(estimator, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.thorough
 def test_a_likelihood_by_name_predicts_in_the_units_of_y(tmp_path):
     counts = np.random.default_rng(0).poisson(np.exp(1 + 0.5 * X[:, 0]))
     options = {"likelihood": "poisson", "prior_scale": 1.0, "folder": tmp_path / "run"}

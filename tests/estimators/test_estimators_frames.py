@@ -94,6 +94,7 @@ def test_other_columns_are_refused_in_scikit_learns_words(regressor, change, mes
         regressor.predict(change(FRAME))
 
 
+@pytest.mark.thorough
 def test_covariances_quantiles_and_samples_agree_with_mean_and_sd(regressor):
     mean, sd = regressor.predict(FRAME, return_std=True)
     same, covariance = regressor.predict(FRAME, return_cov=True)
@@ -117,6 +118,7 @@ def test_covariances_quantiles_and_samples_agree_with_mean_and_sd(regressor):
         regressor.sample_y(FRAME, 0)
 
 
+@pytest.mark.thorough
 def test_a_file_of_joblib_predicts_the_same_in_a_new_process(regressor, tmp_path):
     joblib.dump(regressor, tmp_path / "mine.joblib")
     FRAME.to_pickle(tmp_path / "rows.pkl")
@@ -175,6 +177,7 @@ def test_labels_that_come_later_are_named_first():
         BayesianClassifier(**FEW, class_weight="balanced").partial_fit(FRAME, labels)
 
 
+@pytest.mark.thorough
 def test_columns_for_the_likelihood_and_the_weights_are_no_inputs():
     days = RNG.uniform(1, 30, NUM)
     counts = RNG.poisson(days * 0.5)

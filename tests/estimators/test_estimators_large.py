@@ -66,6 +66,7 @@ def test_rows_are_standardised_as_those_in_memory(tmp_path, monkeypatch, weights
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind", [BayesianRegressor, pytest.param(BayesianClassifier, marks=pytest.mark.thorough)]
 )

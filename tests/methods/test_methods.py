@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -46,7 +47,7 @@ def built(name, posterior):
     return description.build(posterior, **description.complete(options, OF_RUN | {"thin": 0}))
 
 
-@pytest.mark.parametrize("name", some_quick(METHODS, ("descent", "hmc")))
+@quick_first("name", some_quick(METHODS, ("descent", "hmc")))
 def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
     name, posterior, tmp_path
 ):

@@ -193,6 +193,7 @@ def gaussian_model(x, y=None):
         numpyro.sample("y", dist.Normal(w, np.sqrt(2)), obs=y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.thorough), 4])
 def test_thin_is_the_number_of_transitions_a_draw(thin):
     # On a standard Gaussian a trajectory of time t turns (w, p) by the angle t, so that draws are
@@ -229,6 +230,7 @@ def log_gamma_model(x, y=None):
         numpyro.sample("y", dist.Poisson(jnp.exp(w)), obs=y)
 
 
+@pytest.mark.thorough
 def test_a_rejected_proposal_counts_the_old_draw_again():
     posterior = bnn.condition(log_gamma_model, (np.zeros((1, 1)), np.ones(1, int)))
     draws = sample(posterior, bnn.hmc(posterior, 2.0, 2.0), num_draws=8000)
@@ -245,6 +247,7 @@ def test_a_rejected_proposal_counts_the_old_draw_again():
     assert np.abs(accepted.mean() - mean) > 5 * error  # what averages of accepted draws alone give
 
 
+@pytest.mark.thorough
 def test_energy_after_a_rejection_is_that_of_the_state_kept():
     target = linear_regression()
     posterior = conditioned(target)
@@ -305,6 +308,7 @@ def test_devices_do_not_change_the_draws(short_run, usual, monkeypatch):
     assert_equal(usual, alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bytes_a_chunk", "seconds"),
     [

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from parametrised import quick_first
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from targets import linear_regression
@@ -58,6 +59,7 @@ def run(posterior, method, **options):
 # --- training
 
 
+@pytest.mark.thorough
 def test_descent_finds_its_rate_and_its_end(regression):
     target, posterior = regression
     draws = run(posterior, bnn.descent(posterior))
@@ -155,7 +157,7 @@ def test_a_rate_must_keep_in_its_first_window_what_it_gained_in_its_trial(gained
     assert float(state.inner) == (0 if rate < 1 else 500)  # it starts anew at another rate
 
 
-@pytest.mark.parametrize("anchored", [False, True])
+@quick_first("anchored", [False, True])
 def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
     posterior, _, _ = stiff(temperature=0.5)
     method = bnn.descent(posterior, anchored=anchored, noise_rows="training")
@@ -266,6 +268,7 @@ def test_training_that_is_interrupted_gives_its_best_point_so_far_and_none_of_a_
     assert method.draw(None, after(4_000))["w"] == 1_500
 
 
+@pytest.mark.thorough
 def test_where_steps_are_costly_the_usual_rate_is_taken_at_once():
     def costly(*hidden):
         net = partial(bnn.nets.MLP, 8, hidden, 3)
@@ -303,7 +306,7 @@ def test_where_steps_are_costly_the_draw_is_an_average_whose_recent_points_weigh
     assert np.abs(expected - kernels[-1]).max() > 1e-4
 
 
-@pytest.mark.parametrize(("num_rows", "size", "check"), [(1_000, 32, 31), (3_000, 64, 46)])
+@quick_first(("num_rows", "size", "check"), [(1_000, 32, 31), (3_000, 64, 46)])
 def test_few_images_are_trained_on_in_small_batches_and_all_held_out_ones_checked(
     num_rows, size, check
 ):
@@ -420,6 +423,7 @@ def test_a_sampler_that_tunes_itself_has_the_posteriors_moments_and_temperature(
     assert draws.sample_stats["diverging"].mean() < 1e-3
 
 
+@pytest.mark.thorough
 def test_the_mass_is_the_curvature_of_a_linear_model():
     posterior, _, covariance = stiff(num_rows=3000)
     method = bnn.sgld(posterior)
@@ -434,6 +438,7 @@ def test_the_mass_is_the_curvature_of_a_linear_model():
     np.testing.assert_allclose(state.mass["w"], expected, rtol=0.3)
 
 
+@pytest.mark.thorough
 def test_a_step_size_found_unstable_is_not_tried_again():
     posterior, _, _ = stiff()
     method = bnn.sgld(posterior)
@@ -516,7 +521,7 @@ def test_sghmc_has_less_friction_where_it_finds_its_step_size():
     assert bnn.sghmc(posterior, momentum=0.5).settings["momentum"] == 0.5
 
 
-@pytest.mark.parametrize("cyclical", [False, True])
+@quick_first("cyclical", [False, True])
 def test_a_chain_that_is_lost_is_brought_back_and_goes_on_with_shorter_steps(cyclical):
     posterior, _, _ = stiff()
     method = bnn.sghmc(posterior)
@@ -661,6 +666,7 @@ def test_laplace_finds_its_mode():
     np.testing.assert_allclose(found, [1.0, -2.0], atol=0.1)
 
 
+@pytest.mark.thorough
 def test_a_start_is_not_sought_where_it_is_given(regression):
     _, posterior = regression
     mode = run(posterior, bnn.descent(posterior))
@@ -672,6 +678,7 @@ def test_a_start_is_not_sought_where_it_is_given(regression):
     assert given.attrs["gradient_evaluations"] < 10
 
 
+@pytest.mark.thorough
 def test_a_start_that_fails_is_traced_to_the_method_and_to_models_without_a_maximum(regression):
     _, posterior = regression
     lost = bnn.descent(posterior)

@@ -138,6 +138,7 @@ def test_nuts_of_numpyro_finds_the_linear_regression():
         assert_covariance(weights, linear_regression(0.5).covariance["weights"])
 
 
+@pytest.mark.thorough
 def test_ordered_normal_is_a_normalised_density_and_its_own_sampler():
     distribution = OrderedNormal(0.5, 2.0, 2)
     grid = jnp.linspace(-12.0, 13.0, 400)
@@ -309,6 +310,7 @@ def test_chains_that_disagree_stuck_chains_and_nans_fail(iid):
         assert_means(np.where(np.arange(2000) == 7, np.nan, iid[..., 0]), 0.0)
 
 
+@pytest.mark.thorough
 def test_standard_errors_allow_for_autocorrelation():
     # An AR(1) series with coefficient 0.9 has ESS n (1 - 0.9) / (1 + 0.9).
     assert effective_sample_size(correlated_chains()) == pytest.approx(8000 / 19, rel=0.35)

@@ -97,6 +97,7 @@ def hidden(values, x):
 # --- fixed statistics
 
 
+@pytest.mark.thorough
 def test_fixed_statistics_are_constants():
     net = trained()
     posterior = conditioned(net)
@@ -109,6 +110,7 @@ def test_fixed_statistics_are_constants():
     np.testing.assert_allclose(rows, log_probs(values, X, Y, mean, var), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_trained_network_runs_under_hmc_and_stays_as_it_is():
     net = trained()
     before = jax.tree.map(np.array, nnx.state(net))
@@ -134,6 +136,7 @@ def test_given_statistics_of_a_linen_network_are_constants():
 # --- statistics of the batch
 
 
+@pytest.mark.thorough
 def test_rows_are_normalised_by_their_batch_without_padding(posterior):
     assert posterior.rows.batch_statistics.layers == ("net.norm",)
     assert set(posterior.prior_std) == {
@@ -152,6 +155,7 @@ def test_rows_are_normalised_by_their_batch_without_padding(posterior):
     np.testing.assert_array_equal(got[40:], 0)
 
 
+@pytest.mark.thorough
 def test_descent_equals_a_training_loop_of_flax_and_optax(posterior):
     optimizer = optax.adam(0.01)
     method = bnn.descent(posterior, optimizer)
@@ -183,6 +187,7 @@ def test_descent_equals_a_training_loop_of_flax_and_optax(posterior):
 # --- statistics of the training rows
 
 
+@pytest.mark.thorough
 def test_a_draw_has_the_mean_and_variance_of_all_training_rows(posterior, draws):
     sites = sites_to_predict(posterior, draws)
     for chain in range(2):
@@ -197,6 +202,7 @@ def test_a_draw_has_the_mean_and_variance_of_all_training_rows(posterior, draws)
         np.testing.assert_allclose(got, logits(values, X[:6], mean, var), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_later_layers_pool_what_they_saw_in_batches():
     x = np.random.default_rng(1).normal(size=(200, 3, 4, 2)).astype(np.float32)
     posterior = conditioned(Images, x, Y[:200])
@@ -221,6 +227,7 @@ def test_later_layers_pool_what_they_saw_in_batches():
         np.testing.assert_allclose(got[f"net.{layer}.var"], together.var(0), rtol=2e-4)
 
 
+@pytest.mark.thorough
 def test_predictions_of_a_row_depend_on_no_other_row(posterior, draws):
     together = bnn.predict(posterior, draws, (X[:20], Y[:20]))
     for name in ("probs", "log_prob", "entropy", "mutual_information"):
@@ -241,6 +248,7 @@ def test_statistics_are_computed_once_for_the_same_draws(posterior, draws):
     np.testing.assert_allclose(other.values, first.values[:, :1], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_attacks_and_correlations_predict_with_them_too(posterior, draws):
     moved = bnn.adversarial.fgsm(posterior, draws, (X[:9], Y[:9]), 0.1)
     alone = bnn.adversarial.fgsm(posterior, draws, (X[4:5], Y[4:5]), 0.1)
@@ -471,6 +479,7 @@ def folder(posterior, tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_stored_run_predicts_as_with_its_training_rows(posterior, folder):
     stored = bnn.diagnostics.load(folder)
     few = conditioned(x=np.zeros((2, 3), np.float32), y=np.array([0, 1], np.int32))

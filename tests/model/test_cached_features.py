@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.model_average import add_block
@@ -107,7 +108,7 @@ def flops(posterior, batch):
 # --- the density
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("kind", "microbatch"),
     [
         ("dense", None),
@@ -136,7 +137,7 @@ def test_features_are_what_the_fixed_layers_give(posterior):
     np.testing.assert_allclose(array, BACKBONES["dense"](X["dense"]), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", X)
+@quick_first("kind", X)
 def test_a_gradient_costs_what_the_head_costs(kind):
     posterior = conditioned(kind)
     of_head = bnn.condition(on_head(lambda x: x), (np.zeros((30, 5), "f"), Y))
@@ -182,6 +183,7 @@ def test_chunks_bound_the_rows_computed_at_once(monkeypatch):
     np.testing.assert_allclose(array, BACKBONES["dense"](X["dense"]), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_number_of_rows_that_was_not_given_is_chosen_for_the_head(monkeypatch):
     monkeypatch.setattr("bnn_ppl.model.rows.microbatch.memory_limit", lambda: 400_000)
     chosen, given = conditioned("convolutional"), conditioned("convolutional", microbatch=5)
@@ -206,6 +208,7 @@ def test_rows_that_depend_on_each_other_are_left_as_they_are():
         assert isinstance(rows_with_features(posterior)[0], Features) == cached
 
 
+@pytest.mark.thorough
 def test_other_functions_take_rows_with_features(posterior):
     rows = rows_with_features(posterior)
     position = position_of(posterior)
@@ -266,6 +269,7 @@ def features_first(x):
     return jnp.tanh(BACKBONES["dense"](x).T)
 
 
+@pytest.mark.thorough
 def test_what_has_its_rows_elsewhere_is_computed_from_what_has_them_first():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal().expand([3, 5]).to_event(2))
@@ -280,6 +284,7 @@ def test_what_has_its_rows_elsewhere_is_computed_from_what_has_them_first():
     assert max(differences(both(position, rows), both(position, posterior.data))) < 1e-5
 
 
+@pytest.mark.thorough
 def test_rows_are_told_from_other_axes_of_their_length():
     wide = RNG.normal(size=(6, 30)).astype("f")
 
@@ -382,7 +387,7 @@ def prepared(posterior, method, size=None, **options):
     return prepare(jax.random.key(0), posterior, method, lengths)
 
 
-@pytest.mark.parametrize("name", ["hmc", "descent"])
+@quick_first("name", ["hmc", "descent"])
 def test_the_loop_of_a_run_has_the_head_alone(name):
     """Also where the prior's numbers are arguments of the program, as the ready-made models'."""
     backbone = BACKBONES["convolutional"]
@@ -411,6 +416,7 @@ def test_the_loop_of_a_run_has_the_head_alone(name):
     assert not convolves(method)
 
 
+@pytest.mark.thorough
 def test_minibatches_and_the_starting_method_see_features(posterior):
     method = bnn.sgld(posterior)
     run = prepared(posterior, method, 10)
@@ -499,6 +505,7 @@ def test_estimators_sample_the_head_alone():
 # --- predictions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 @pytest.mark.parametrize("draws_a_block", [3, pytest.param(100, marks=pytest.mark.thorough)])
 def test_predictions_are_those_of_all_layers(kind, draws_a_block, monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats as st
 from marks import some_quick
+from parametrised import quick_first
 from scipy.integrate import nquad
 
 import bnn_ppl as bnn
@@ -40,6 +41,7 @@ def covariance(x):
     return STD**2 * (of_inputs + FLOOR**2 * np.eye(len(of_inputs))) / (1 + FLOOR**2)
 
 
+@pytest.mark.thorough
 def test_empcov_is_scipys_multivariate_normal_in_each_column(inputs, float64):
     prior = priors.empcov(inputs, STD, floor=FLOOR)(SITE, (4, 5))
     kernel = np.random.default_rng(1).normal(size=(4, 5)) * STD
@@ -75,6 +77,7 @@ def test_empcov_of_a_convolution_has_the_covariance_of_patches(float64):
     np.testing.assert_allclose(prior.log_prob(kernel), expected, rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_empcov_of_many_images_is_that_of_all_their_patches_at_once(float64):
     images = np.random.default_rng(0).normal(size=(130, 3, 3, 1)).cumsum(0)
     prior = priors.empcov(images, STD, site="conv", patch=(3, 3), floor=FLOOR)("conv", (3, 3, 1, 1))
@@ -113,7 +116,7 @@ def test_sum_filter_is_its_formula_and_integrates_to_one(float64):
     np.testing.assert_allclose(difference, formula(first) - formula(second), rtol=1e-10)
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((6, 4), (0,)), ((3, 3, 2, 4), (0, 1))])
+@quick_first(("shape", "axes"), [((6, 4), (0,)), ((3, 3, 2, 4), (0, 1))])
 def test_sum_filter_sums_over_each_filter(shape, axes, float64):
     prior = priors.sum_filter(STD)(SITE, shape)
     kernel = np.random.default_rng(0).normal(size=(2, *shape))
@@ -126,7 +129,7 @@ def test_sum_filter_sums_over_each_filter(shape, axes, float64):
     np.testing.assert_allclose(got[0] - got[1], change[0] - change[1], rtol=1e-10)
 
 
-@pytest.mark.parametrize("sum_scale", [0.05, 1.0, 30.0])
+@quick_first("sum_scale", [0.05, 1.0, 30.0])
 def test_sum_filter_draws_follow_the_density(sum_scale):
     prior = priors.sum_filter(STD, sum_scale=sum_scale)(SITE, (5, 2))
     draws = np.asarray(prior.sample(jax.random.key(0), (20_000,)))
@@ -145,7 +148,7 @@ def test_sum_filter_draws_follow_the_density(sum_scale):
 # --- in a network
 
 
-@pytest.mark.parametrize(("num_inputs", "sum_scale"), [(784, 0.02), (3072, 0.2), (12288, 0.2)])
+@quick_first(("num_inputs", "sum_scale"), [(784, 0.02), (3072, 0.2), (12288, 0.2)])
 def test_weights_of_many_inputs_have_the_standard_deviation_asked_for(num_inputs, sum_scale):
     prior = priors.sum_filter(STD, sum_scale=sum_scale)(SITE, (num_inputs, 20))
     draws = np.asarray(prior.sample(jax.random.key(0)))

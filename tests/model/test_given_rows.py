@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows.checks import checked_inputs, checked_rows
@@ -55,7 +56,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@quick_first("form", FORMS)
 def test_functions_of_rows_take_them_in_each_form(regression, form):
     given = FORMS[form]
     for function in (
@@ -154,7 +155,7 @@ def test_functions_that_score_rows_say_that_they_need_y(classes, name):
             SCORES[name](*classes, given)
 
 
-@pytest.mark.parametrize("name", ["predictive_draws", "chain_budget", "pruning_curve"])
+@quick_first("name", ["predictive_draws", "chain_budget", "pruning_curve"])
 def test_functions_that_score_rows_take_lists_and_frames(classes, name):
     def found(data):
         result = SCORES[name](*classes, data)

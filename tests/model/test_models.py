@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 
@@ -90,7 +91,7 @@ def test_likelihood_equals_scipy(name):
 TWO = np.stack([REAL, X[:, 0] ** 2], 1)
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("noise", "covariance", "others"),
     [
         (None, "diagonal", {"noise"}),

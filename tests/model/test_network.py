@@ -127,6 +127,7 @@ def test_a_linen_module_through_the_bridge_computes_what_linen_computes():
     np.testing.assert_allclose(module(X), LinenMLP().apply({"params": params}, X), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_two_networks_in_one_model():
     def model(x, y=None):
         mean = bnn.random_network("mean", partial(bnn.nets.MLP, 3, (), 1), bnn.priors.normal(0.3))
@@ -154,6 +155,7 @@ def test_two_networks_in_one_model():
 # --- the kinds of prior
 
 
+@pytest.mark.thorough
 def test_a_dict_gives_each_site_its_own():
     prior = {site: dist.Normal(0.0, 1.0 + i) for i, site in enumerate(SHAPES)}
     _, sites = trace(MLP, prior)

@@ -81,6 +81,7 @@ def test_a_run_is_that_at_the_scale_it_finds_and_searches_once(model, searches, 
     assert_same(posterior_at(2.0).prior_std, untempered.prior_std)
 
 
+@pytest.mark.thorough
 def test_until_it_is_found_the_scale_is_the_usual_one_also_for_numpyro():
     opened = bnn.condition(of_user(bnn.priors.fan_in()), (X, Y))
     usual = bnn.condition(of_user(bnn.priors.fan_in(2**0.5)), (X, Y))
@@ -93,6 +94,7 @@ def test_until_it_is_found_the_scale_is_the_usual_one_also_for_numpyro():
     assert "a prior scale to be found" in repr(opened)
 
 
+@pytest.mark.thorough
 def test_a_normal_prior_and_one_in_a_dict_and_of_a_point_may_leave_it_open():
     opened = bnn.condition(of_user(bnn.priors.normal(None)), (X, Y)).open_scale
     assert_same(opened.hold(2.0).prior_std, dict.fromkeys(opened.hold(2.0).prior_std, 2.0))
@@ -105,6 +107,7 @@ def test_a_normal_prior_and_one_in_a_dict_and_of_a_point_may_leave_it_open():
     assert held.hold(points).prior.scale == 2
 
 
+@pytest.mark.thorough
 def test_what_is_asked_of_draws_is_asked_at_their_scale(searches):
     opened = bnn.condition(of_package(bnn.priors.fan_in()), (X, Y))
     draws = run(opened)
@@ -115,6 +118,7 @@ def test_what_is_asked_of_draws_is_asked_at_their_scale(searches):
     assert inside.open_scale is None and inside.whole.prior.scale == FOUND
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_takes_the_scale_of_its_folder(searches, tmp_path):
     opened = partial(bnn.condition, of_package(bnn.priors.fan_in()), (X, Y))
     run(opened(), folder=tmp_path / "new")

@@ -118,6 +118,7 @@ def test_refused(case):
 # --- fixed weights
 
 
+@pytest.mark.thorough
 def test_fixed_weights_are_no_sites_and_stay_as_they_are():
     before = jax.tree.map(np.array, nnx.to_pure_dict(nnx.state(READY)))
     posterior = conditioned(READY, {"layers.1.*": PRIOR, "*": "fixed"})
@@ -169,6 +170,7 @@ def test_laplace_of_the_last_layer_is_the_exact_conditional_posterior():
     assert max(np.abs(g).max() for g in jax.tree.leaves(gradient)) < 1e-2  # the mode is the mean
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "structure", ["kronecker", *(thorough(name) for name in ("diagonal", "last_layer", "full"))]
 )
@@ -209,6 +211,7 @@ def test_laplace_of_a_bias_beside_a_fixed_kernel(structure):
     np.testing.assert_allclose(scale, (len(X) / STD**2 + 1 / 0.7**2) ** -0.5, rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "prior",
     [
@@ -320,6 +323,7 @@ def test_points_with_a_prior_are_at_the_joint_mode_under_it():
     assert set(held.prior_std) == {"net.bias"}
 
 
+@pytest.mark.thorough
 def test_a_run_fits_the_points_by_itself(flat, held):
     method = partial(bnn.hmc, step_size=0.05, trajectory_length=0.2)
     draws = run(flat, method(flat))
@@ -328,6 +332,7 @@ def test_a_run_fits_the_points_by_itself(flat, held):
     np.testing.assert_array_equal(draws.constant_data["net.kernel"], held.held["net.kernel"])
 
 
+@pytest.mark.thorough
 def test_analyses_take_the_posterior_before_its_points_were_held(flat, held):
     draws = run(flat, bnn.sgld(flat, step_size=1e-4))
     for found, expected in (
@@ -365,6 +370,7 @@ def test_closed_form_and_linearised_predictions_with_points(flat, held):
         np.testing.assert_allclose(found["mean"], expected["mean"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_with_the_points_that_it_began_with(flat, tmp_path, monkeypatch):
     method = bnn.sgld(flat, step_size=1e-4)
     whole = run(flat, method, folder=tmp_path / "whole")
@@ -425,6 +431,7 @@ def test_what_will_fail_is_refused_before_the_points_are_fitted(flat, monkeypatc
         run(flat, bnn.sgld(flat, step_size=1e-4), num_draws=0)
 
 
+@pytest.mark.thorough
 def test_other_points_are_not_resumed_with(flat, held, tmp_path):
     run(held, bnn.sgld(held, step_size=1e-4), folder=tmp_path)
     other = flat.hold({"net.kernel": held.held["net.kernel"] + 1e-6})

@@ -19,6 +19,7 @@ from marks import some_quick
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
+from parametrised import quick_first
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
@@ -243,7 +244,7 @@ def assert_equal_densities(got, expected, rtol):
 # --- densities
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("prior", "likelihood"),
     [
         pytest.param(simple_priors, "known noise", marks=pytest.mark.thorough),
@@ -269,7 +270,7 @@ def test_logdensity_equals_numpyro_without_a_network(name, float64):
     assert_equal_densities(*evaluated_without_network(name), rtol=1e-12)
 
 
-@pytest.mark.parametrize("likelihood", some_quick(LIKELIHOODS, ("classifier", "learnt noise")))
+@quick_first("likelihood", some_quick(LIKELIHOODS, ("classifier", "learnt noise")))
 def test_logdensity_equals_numpyro_in_float32(likelihood):
     build, y = LIKELIHOODS[likelihood]
     model = build(simple_priors())
@@ -387,7 +388,7 @@ def test_values_lie_on_the_support(float64):
         assert values["a"] < values["c"] < values["a"] + values["b"]
 
 
-@pytest.mark.parametrize("name", ["linear", "scaled sites", "improper"])
+@quick_first("name", ["linear", "scaled sites", "improper"])
 def test_predictive_is_the_observed_distribution_at_new_inputs(name, float64):
     posterior = posterior_of(name)
     values = posterior.constrain(position_of(posterior))
@@ -428,6 +429,7 @@ def test_init_starts_a_network_from_its_initialisers_and_the_rest_from_the_prior
     assert np.mean(positions["noise"]) > -0.8
 
 
+@pytest.mark.thorough
 def test_init_builds_a_fresh_module_for_each_key_and_samples_the_scales_above_its_weights():
     prior = bnn.priors.horseshoe(0.1)
     model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 2), prior)
@@ -896,7 +898,7 @@ def padded(posterior, num):
     return x[index], y[index], jnp.arange(ROWS + num) < ROWS
 
 
-@pytest.mark.parametrize("name", ["linear", "vectors and matrices", "two outputs in a plate"])
+@quick_first("name", ["linear", "vectors and matrices", "two outputs in a plate"])
 def test_padding_counts_for_nothing(name, float64):
     posterior = posterior_of(name)
     position, batch = position_of(posterior), padded(posterior, 3)
@@ -965,9 +967,7 @@ def evaluated_in_chunks(model, y, microbatch, num_padding=0):
     return both(position_of(whole), batch)
 
 
-@pytest.mark.parametrize(
-    ("microbatch", "num_padding"), [(1, 0), (4, 0), (5, 0), (5, 3), (11, 0), (100, 0)]
-)
+@quick_first(("microbatch", "num_padding"), [(1, 0), (4, 0), (5, 0), (5, 3), (11, 0), (100, 0)])
 def test_chunks_equal_the_whole(microbatch, num_padding, float64):
     got, expected = evaluated_in_chunks(linear, REAL, microbatch, num_padding)
     assert_equal_densities(got, expected, rtol=1e-12)
@@ -995,6 +995,7 @@ def test_chunks_compute_hardly_a_row_twice(num_rows, most):
     assert num_rows <= chunks.size * len(chunks.starts) < num_rows + len(chunks.starts)
 
 
+@pytest.mark.thorough
 def test_rows_on_two_devices_are_taken_in_chunks_where_they_are(float64):
     def gradient(posterior, mesh):
         def one(position, batch):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.tables import machine_plan_table
@@ -71,9 +72,9 @@ def compiled(tmp_path):
 # --- the gradient, for machines that are not here
 
 
-@pytest.mark.parametrize("microbatch", [pytest.param(None, marks=pytest.mark.thorough), 4])
-@pytest.mark.parametrize("precision", CODES)
-@pytest.mark.parametrize("make", [mlp, convolutional])
+@quick_first("microbatch", [pytest.param(None, marks=pytest.mark.thorough), 4])
+@quick_first("precision", CODES)
+@quick_first("make", [mlp, convolutional])
 def test_all_products_of_a_gradient_have_the_precision(make, precision, microbatch):
     posterior = make(precision=precision, microbatch=microbatch)
     position = jax.eval_shape(posterior.init, jax.random.key(0))
@@ -210,7 +211,7 @@ def test_the_roofline_is_that_of_the_precision():
     assert {roofline(gpu, 1.0, 4.8e12, name) for name in CODES} == {1.0}  # by the bytes
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("num_bytes", "told"),
     [(1e6, "0.318 ms in tensorfloat32, 0.106 ms in bfloat16"), (1e12, "as long in every")],
 )

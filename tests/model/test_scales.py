@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows import scales
@@ -62,7 +63,7 @@ WARNED = {
 }
 
 
-@pytest.mark.parametrize("case", WARNED)
+@quick_first("case", WARNED)
 def test_data_on_another_scale_than_the_prior_are_warned_of_at_once(case):
     model, x, y, message = WARNED[case]
     with pytest.warns(UserWarning, match=message) as told:

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows import stored_features
@@ -101,7 +102,7 @@ def folder_of(tmp_path):
 # --- draws
 
 
-@pytest.mark.parametrize("kind", X)
+@quick_first("kind", X)
 def test_what_is_stored_are_the_outputs_of_the_fixed_layers(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(stored_features, "_CHUNK_BYTES", 2**12)
     posterior = conditioned(tmp_path, kind)
@@ -127,6 +128,7 @@ def test_draws_of_hmc_are_those_of_features_in_memory(tmp_path, kind, monkeypatc
     np.testing.assert_allclose(kernels(one), kernels(other), atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 def test_draws_of_minibatches_are_those_of_the_same_stream_without(tmp_path, kind):
     without, disk = (conditioned(tmp_path, kind, features=each) for each in (None, "features"))
@@ -141,6 +143,7 @@ def test_draws_of_minibatches_are_those_of_the_same_stream_without(tmp_path, kin
     np.testing.assert_allclose(*predictions, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(("sghmc", "hmc"), ("sghmc",)))
 def test_a_run_reads_the_features_and_not_the_inputs(tmp_path, name, monkeypatch):
     rows = in_files(tmp_path, "dense")
@@ -216,6 +219,7 @@ def counted(monkeypatch):
     return starts
 
 
+@pytest.mark.thorough
 def test_features_of_other_weights_rows_or_layers_are_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr("bnn_ppl.data.streams.streams._EXAMPLES", 64)
     starts = counted(monkeypatch)
@@ -263,6 +267,7 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found[1], whole[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_memory", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_progress_is_told_while_features_are_computed_and_not_again(tmp_path, capsys, in_memory):
     lines = []
@@ -284,7 +289,7 @@ def test_a_run_that_is_refused_computes_no_features(tmp_path, monkeypatch):
     assert starts == []
 
 
-@pytest.mark.parametrize("damage", ["progress", "missing", "cut short", "another shape"])
+@quick_first("damage", ["progress", "missing", "cut short", "another shape"])
 def test_damaged_files_are_computed_again(tmp_path, damage):
     expected = conditioned(tmp_path).rows.stored_features().read(np.arange(ROWS))[0].arrays[0]
     path = folder_of(tmp_path) / "features_0.npy"
@@ -304,6 +309,7 @@ def test_damaged_files_are_computed_again(tmp_path, damage):
 # --- what is refused
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_stored_is_refused_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(stored_features, "_CHUNK_BYTES", 100 * 24)
     net = partial(bnn.nets.MLP, 6, (8,), 3)

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from interrupts import press_ctrl_c
 from jax.sharding import Mesh
+from parametrised import quick_first
 from stats import assert_covariance, assert_means
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, weights_model
 
@@ -54,7 +55,7 @@ def same_draws(one, other, rtol=0.0):
 # --- the density and its gradient
 
 
-@pytest.mark.parametrize("microbatch", [None, 30])
+@quick_first("microbatch", [None, 30])
 def test_value_and_gradient_are_those_of_the_rows_in_memory(microbatch):
     whole, posterior = both(dist.HalfNormal(1.0), temperature=0.5, microbatch=microbatch)
     chunks = posterior.rows.full_batch.chunks
@@ -70,6 +71,7 @@ def test_value_and_gradient_are_those_of_the_rows_in_memory(microbatch):
         np.testing.assert_allclose(gradient[site], slope[site], rtol=1e-5, atol=2e-6 * scale)
 
 
+@pytest.mark.thorough
 def test_changes_of_the_density_are_as_exact_as_by_row():
     """Single precision knows the totals, of -1e7, to 1; a change of 0.01 is found to 1e-4."""
     num_rows = 60_000
@@ -103,6 +105,7 @@ def test_chains_side_by_side_share_what_is_read(monkeypatch):
     assert read == list(range(chunks.num))
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_rows():
     def needed(posterior):
         position = posterior.init(jax.random.key(0))
@@ -222,6 +225,7 @@ def test_values_that_are_not_finite_are_named_before_the_first_step():
         _run_on(x, y)
 
 
+@pytest.mark.thorough
 def test_so_is_a_density_that_is_not_finite_in_a_late_row():
     x, y = table(3000)
     y[2346] = 3e38  # its square overflows

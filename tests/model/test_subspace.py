@@ -202,6 +202,7 @@ def test_draws_are_values_of_all_sites_and_predict_as_the_models(linear, sampled
     assert '"rank": 2' in sampled.attrs["subspace"]
 
 
+@pytest.mark.thorough
 def test_draws_start_runs_of_the_model_and_the_models_draws_runs_inside(linear, sampled):
     _, posterior, path, inside = linear
     few = {"num_draws": 1, "num_warmup": 0, "thin": 0, "progress": False, "verdict": False}
@@ -252,6 +253,7 @@ def ring(x, y=None):
         numpyro.sample("y", dist.Normal(jnp.sum(w**2) * x, 0.1), obs=y)
 
 
+@pytest.mark.thorough
 def test_a_curve_bends_where_the_density_is_high():
     posterior = bnn.condition(ring, (np.ones(3, np.float32), np.ones(3, np.float32)))
     ends = as_draws(w=np.array([[[1.0, 0.05]], [[-1.0, 0.05]]], np.float32))

@@ -33,6 +33,7 @@ print(recipe.numbers, hashlib.sha256(text.encode()).hexdigest())
 """
 
 
+@pytest.mark.thorough
 def test_it_is_the_same_in_every_process():
     """NumPyro flattens a distribution in the order of a set of names, which a seed decides."""
     texts = {_printed(hash_seed) for hash_seed in "13"}

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients
@@ -37,7 +38,7 @@ def assert_close(one, other):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), one, other)
 
 
-@pytest.mark.parametrize("classes", [False, True])
+@quick_first("classes", [False, True])
 def test_the_density_and_its_gradient_are_those_of_repeated_rows(classes):
     weighted, repeated, position = pair(classes, temperature=0.5)
     of = [
@@ -84,6 +85,7 @@ def test_squared_gradients_of_weighted_rows_are_those_of_repeated_rows(classes):
     assert all(jnp.sum(leaf) > 0 for leaf in jax.tree.leaves(sums))
 
 
+@pytest.mark.thorough
 def test_weights_do_not_change_predictions():
     weighted, repeated, _ = pair(classes=True)
     draws = bnn.prior_draws(jax.random.key(0), repeated, 3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.nets.parts.convolution import convolution
@@ -82,6 +83,7 @@ def test_what_jax_refuses_is_refused_and_what_is_rare_is_left_to_it():
     assert convolution(x, kernel, ones, "SAME", ones, ones, words).shape == (1, 2, 2, 2, 2, 3)
 
 
+@pytest.mark.thorough
 def test_chains_side_by_side_give_what_each_gives_alone():
     ours, _, x, kernel = both(2, WINDOWS["strided"])
     kernels = jnp.stack([kernel, 2 * kernel])
@@ -123,6 +125,7 @@ def test_gradients_inside_a_loop_find_the_fast_routine():
     assert set(orders) == {"b01f_01io->b01f"}
 
 
+@pytest.mark.thorough
 def test_convolutions_with_groups_and_of_the_users_own_are_left_alone():
     given = Grouped(rngs=nnx.Rngs(0))
     posterior = images(given)
@@ -140,7 +143,7 @@ def test_convolutions_with_groups_and_of_the_users_own_are_left_alone():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPUs")
-@pytest.mark.parametrize("chains", [(), (2,)])
+@quick_first("chains", [(), (2,)])
 def test_directional_derivatives_inside_a_loop_find_the_fast_routine(chains):
     posterior = images(partial(bnn.nets.LeNet5, (28, 28, 1), 10))
     at = posterior.init(jax.random.key(0))

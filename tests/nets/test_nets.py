@@ -98,6 +98,7 @@ def pooled(x):
     return np.max(windows, axis=0)
 
 
+@pytest.mark.thorough
 def test_lenet_equals_a_numpy_pass():
     module = filled(partial(nets.LeNet, (17, 20, 2), 3))
     x = np.random.default_rng(0).normal(size=(4, 17, 20, 2)).astype(np.float32)

@@ -157,6 +157,7 @@ def test_values_that_are_no_weights_are_refused(value, match):
     refused(source | {"layers.0.bias": wrong}, f"layers.0.bias (of|with values that are) {match}")
 
 
+@pytest.mark.thorough
 def test_a_run_of_which_a_part_is_missing_is_not_read_as_zeros(tmp_path):
     model = bnn.models.regressor(NET, bnn.priors.normal(1.0), "heteroscedastic")
     posterior = bnn.condition(model, (np.ones((4, 3), np.float32), np.ones(4, np.float32)))
@@ -230,6 +231,7 @@ def test_options_of_weights_that_do_not_fit_are_refused(in_an_empty_folder, caps
     assert "layers.1.bias of shape (3,)" in got
 
 
+@pytest.mark.thorough
 def test_a_head_of_other_classes_is_new(tmp_path):
     module = partial(bnn.nets.MLP, 64, (4,), 10)(rngs=nnx.Rngs(3))
     bnn.nets.save_weights(module, tmp_path / "w")

@@ -299,6 +299,7 @@ def test_report_of_a_method_that_records_no_log_density(regression, draws):
     assert convergence.get_title("left").startswith("Convergence") and not trace.axison
 
 
+@pytest.mark.thorough
 def test_report_of_a_regression(regression, draws, tmp_path):
     prediction, y = regression
     figure = plots.report(

@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
+from parametrised import quick_first
 from programs.by_name import (
     CENSORING,
     COUNTS,
@@ -47,7 +48,7 @@ def test_each_has_a_program_that_says_the_same():
     assert set(NAMED) == set(LIKELIHOODS)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@quick_first("name", NAMED)
 def test_the_density_is_that_of_the_plain_program(name):
     posterior = conditioned(name)
     rows = rows_of(name)
@@ -60,7 +61,7 @@ def test_the_density_is_that_of_the_plain_program(name):
         )
 
 
-@pytest.mark.parametrize("name", NAMED)
+@quick_first("name", NAMED)
 def test_where_the_network_is_0_the_law_is_near_the_targets(name):
     """The mean over targets of the log density is no more than 1.5 nats below the best constant."""
     own = NAMED[name]
@@ -82,7 +83,7 @@ def test_where_the_network_is_0_the_law_is_near_the_targets(name):
     assert abs(mean - y.mean()).max() < 1.2 * y.std()
 
 
-@pytest.mark.parametrize("name", ["poisson", "weibull", "quantile", "binomial"])
+@quick_first("name", ["poisson", "weibull", "quantile", "binomial"])
 def test_pit_and_quantiles_are_those_of_the_average_over_draws(name):
     own, posterior = NAMED[name], conditioned(name)
     draws = few_draws(posterior)
@@ -122,6 +123,7 @@ def test_pit_of_calibrated_counts_is_uniform():
     assert scipy.stats.kstest(pit, "uniform").pvalue > 0.01
 
 
+@pytest.mark.thorough
 def test_a_piecewise_normal_has_the_quantiles_it_is_made_of():
     levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     z = scipy.stats.norm.ppf(levels)
@@ -148,7 +150,7 @@ def test_a_piecewise_normal_has_the_quantiles_it_is_made_of():
     np.testing.assert_allclose(np.quantile(drawn, 0.25, axis=0), found[1], atol=0.04)
 
 
-@pytest.mark.parametrize("name", ["weibull", "log_normal", "gamma"])
+@quick_first("name", ["weibull", "log_normal", "gamma"])
 def test_survival_far_beyond_the_rounding_of_1(name):
     times = np.array([1.0, 10.0, 20.0, 40.0])
     law, frozen = {

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
+from parametrised import quick_first
 from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X, weights
 
 import bnn_ppl as bnn
@@ -29,7 +30,7 @@ def few_draws(posterior, folder=None, num_chains=1, **options):
     )
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@quick_first("name", PROGRAMS)
 def test_the_density_is_that_of_numpyro(name):
     program = PROGRAMS[name]
     posterior = conditioned(name)
@@ -43,7 +44,7 @@ def test_the_density_is_that_of_numpyro(name):
         np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["nnx_module", "two_heads", "discrete"])
+@quick_first("name", ["nnx_module", "two_heads", "discrete"])
 def test_programs_run_predict_and_are_stored(name, tmp_path):
     posterior = conditioned(name)
     draws = few_draws(posterior, tmp_path / "run")
@@ -56,6 +57,7 @@ def test_programs_run_predict_and_are_stored(name, tmp_path):
     assert len(bnn.metrics.summary(prediction, PROGRAMS[name].data[1])) >= 4
 
 
+@pytest.mark.thorough
 def test_sites_keep_their_names_and_the_same_call_resumes_them(tmp_path):
     posterior = conditioned("nnx_module")
     few_draws(posterior, tmp_path / "run")
@@ -65,6 +67,7 @@ def test_sites_keep_their_names_and_the_same_call_resumes_them(tmp_path):
     assert "net%2Fkernel" in zarr.open_group(tmp_path / "run" / "draws.zarr")["posterior"]
 
 
+@pytest.mark.thorough
 def test_sites_of_several_targets_predict_as_they_do_alone():
     posterior = conditioned("two_heads")
     draws = few_draws(posterior)
@@ -93,6 +96,7 @@ def test_sites_of_several_targets_predict_as_they_do_alone():
     np.testing.assert_allclose(both.log_prob, expected, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verdicts")
 def test_each_of_several_targets_is_judged_and_scored():
     posterior = conditioned("two_heads")
@@ -104,6 +108,7 @@ def test_each_of_several_targets_is_judged_and_scored():
     assert {"c: accuracy", "y: rmse"} <= set(scores.index)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verdicts")
 def test_one_of_several_targets_may_be_missing():
     posterior = conditioned("two_heads_one_masked")
@@ -118,6 +123,7 @@ def test_one_of_several_targets_may_be_missing():
     assert np.isfinite(bnn.metrics.summary(prediction, y)).all()
 
 
+@pytest.mark.thorough
 def test_other_targets_than_those_observed_are_refused():
     model, (x, y) = PROGRAMS["two_heads"].model, PROGRAMS["two_heads"].data
     with pytest.raises(ValueError, match="got y of y for a model that observes .*the same"):
@@ -131,7 +137,7 @@ def test_other_targets_than_those_observed_are_refused():
         bnn.of_site(posterior, "z")
 
 
-@pytest.mark.parametrize("name", ["masked", "obs_mask"])
+@quick_first("name", ["masked", "obs_mask"])
 @pytest.mark.usefixtures("verdicts")
 def test_missing_targets_count_for_nothing(name):
     posterior = conditioned(name)
@@ -153,6 +159,7 @@ def test_missing_targets_without_a_mask_are_refused():
         bnn.condition(PROGRAMS["linear"].model, (X, MISSING))
 
 
+@pytest.mark.thorough
 def test_a_censored_time_has_the_law_of_the_time_itself():
     posterior = conditioned("censored")
     draws = few_draws(posterior)
@@ -167,7 +174,7 @@ def test_a_censored_time_has_the_law_of_the_time_itself():
     np.testing.assert_allclose(prediction.log_prob, np.log(densities.mean(0)), rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["poisson", "zero_inflated", "binomial", "ordinal"])
+@quick_first("name", ["poisson", "zero_inflated", "binomial", "ordinal"])
 def test_quantiles_of_counts_are_the_least_that_reach_the_probability(name):
     posterior = conditioned(name)
     draws = few_draws(posterior)
@@ -185,6 +192,7 @@ def test_quantiles_of_counts_are_the_least_that_reach_the_probability(name):
         np.testing.assert_array_equal(own, (below >= level - 1e-6).argmax(0))
 
 
+@pytest.mark.thorough
 def test_parameters_are_points():
     def model(x, y=None):
         scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
@@ -216,6 +224,7 @@ def test_a_factor_of_all_rows_takes_whole_batches_alone():
         bnn.condition(PROGRAMS["factor_of_all_rows"].model, (X, REAL), microbatch=4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verdicts")
 def test_a_likelihood_that_is_a_factor_cannot_predict():
     posterior = conditioned("factor_by_row")
@@ -253,6 +262,7 @@ def test_targets_that_depend_on_each_other_are_refused():
         bnn.condition(model, (X, {"a": REAL, "b": CLASS}))
 
 
+@pytest.mark.thorough
 def test_functions_of_several_targets_take_one():
     posterior = conditioned("two_heads")
     draws = few_draws(posterior)
@@ -283,6 +293,7 @@ def two_kinds(x, y=None):
         numpyro.sample("kind", dist.Categorical(logits=out[:, 1:]), obs=kind)
 
 
+@pytest.mark.thorough
 def test_text_labels_among_several_targets_keep_their_names():
     y = {"size": REAL, "kind": KINDS}
     posterior = bnn.condition(two_kinds, (X, y))
@@ -299,6 +310,7 @@ def test_text_labels_among_several_targets_keep_their_names():
         bnn.predict(posterior, draws, (X, y | {"kind": np.where(KINDS == "oak", "elm", KINDS)}))
 
 
+@pytest.mark.thorough
 def test_several_targets_are_compared_each_and_jointly():
     y = {"size": np.where(np.arange(ROWS) % 3 == 0, np.nan, REAL), "kind": KINDS}
     posterior = bnn.condition(two_kinds, (X, {"size": REAL, "kind": KINDS}))
@@ -322,6 +334,7 @@ def test_several_targets_are_compared_each_and_jointly():
         bnn.compare({"all": full}, {"z": REAL})
 
 
+@pytest.mark.thorough
 def test_pruning_scores_several_targets():
     y = {"size": REAL, "kind": KINDS}
     posterior = bnn.condition(two_kinds, (X, y))
@@ -334,6 +347,7 @@ def test_pruning_scores_several_targets():
     assert curve["nll"][1] != curve["nll"][0] and curve["num_weights"].tolist() == [8, 2]
 
 
+@pytest.mark.thorough
 def test_one_of_several_targets_is_predicted_with_points_held():
     def model(x, y=None):
         scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
@@ -361,6 +375,7 @@ def test_labels_from_1_under_a_subsampling_plate_are_refused():
         bnn.condition(model, (X, 1 + np.arange(ROWS) % 3))
 
 
+@pytest.mark.thorough
 def test_noisy_labels_are_predicted_as_classes():
     def model(x, y=None):
         logits = x @ weights()
@@ -390,6 +405,7 @@ def test_what_the_unobserved_part_decides_keeps_it():
     assert set(posterior.prior_std) == {"w", "y_unobserved"}
 
 
+@pytest.mark.thorough
 def test_scores_of_held_out_rows_leave_out_what_is_missing():
     posterior = conditioned("masked")
     lengths = {"num_warmup": 10, "num_draws": 1, "score_every": 5, "held_out": (X, MISSING)}
@@ -400,7 +416,7 @@ def test_scores_of_held_out_rows_leave_out_what_is_missing():
         assert np.isfinite(np.asarray(scores[name])).any()
 
 
-@pytest.mark.parametrize("name", ["censored", "masked"])
+@quick_first("name", ["censored", "masked"])
 def test_a_linearised_posterior_knows_what_is_known_of_y(name):
     posterior = conditioned(name)
     draws = bnn.run(
@@ -413,6 +429,7 @@ def test_a_linearised_posterior_knows_what_is_known_of_y(name):
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_laplace_counts_what_is_observed_alone():
     y = np.stack([REAL, np.where(np.arange(ROWS) % 2, np.nan, REAL)], 1)
 
@@ -430,6 +447,7 @@ def test_laplace_counts_what_is_observed_alone():
     np.testing.assert_allclose(sds, 1 / np.sqrt(1 + np.array(squares)), rtol=0.06)
 
 
+@pytest.mark.thorough
 def test_deterministic_sites_are_kept_by_name():
     posterior = conditioned("deterministic_sites")
     draws = few_draws(posterior, keep=("w", "mean"))
@@ -510,6 +528,7 @@ def test_discrete_sites_of_more_than_their_row_are_refused(of_part, got):
         bnn.condition(model, (X, REAL))
 
 
+@pytest.mark.thorough
 def test_a_likelihood_without_moments_or_function_predicts_by_draws():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))

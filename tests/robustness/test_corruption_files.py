@@ -99,6 +99,7 @@ def test_scores_of_files_are_those_of_the_same_images_computed(tmp_path, mnist, 
     assert len(table) == 5 and set(table["corruption"]) == {"none", *NAMES}
 
 
+@pytest.mark.thorough
 def test_the_command_writes_and_reads(tmp_path, mnist, linear, monkeypatch, capsys):
     posterior, _ = linear
     small = mnist._replace(test=bnn.data.Data(mnist.test.x[:12], mnist.test.y[:12]))

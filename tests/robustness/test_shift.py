@@ -210,6 +210,7 @@ def test_colours_have_their_own_moments_and_all_corruptions():
     assert_scores(table.loc[row], scores_of(posterior, draws, changed, y))
 
 
+@pytest.mark.thorough
 def test_batches_of_rows_change_no_score(linear, some):
     rows, pixels = some
     tables = [
@@ -341,6 +342,7 @@ def slope(log_prob, x, step=1e-6):
     return np.stack([log_prob(x + c) - log_prob(x - c) for c in columns], 1) / (2 * step)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", some_quick(("classes", "numbers"), ("numbers",)))
 def test_inputs_move_by_the_sign_of_the_gradient_of_the_averaged_density(kind, doubles):
     posterior, draws, (x, y) = toy(kind)
@@ -356,6 +358,7 @@ def test_inputs_move_by_the_sign_of_the_gradient_of_the_averaged_density(kind, d
     assert np.abs(moved - x).max() == pytest.approx(0.25, rel=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", some_quick(("classes", "numbers"), ("classes",)))
 def test_the_gradient_is_of_the_log_of_the_average_to_central_differences(kind, doubles):
     """And not the average of the gradients, which has other signs."""
@@ -380,6 +383,7 @@ def test_the_gradient_is_of_the_log_of_the_average_to_central_differences(kind, 
     assert np.any(np.sign(average) != np.sign(exact))
 
 
+@pytest.mark.thorough
 def test_draws_stream_in_blocks_and_rows_in_batches_with_one_answer(doubles, monkeypatch):
     posterior, draws, data = toy("classes")
     whole = fgsm(posterior, draws, data, 0.1)
@@ -398,6 +402,7 @@ def test_draws_that_weigh_nothing_have_no_say(doubles):
     np.testing.assert_array_equal(fgsm(posterior, draws, data, 0.1), expected)
 
 
+@pytest.mark.thorough
 def test_labels_with_names_are_attacked_like_their_numbers(doubles):
     posterior, draws, (x, y) = toy("classes")
     for names in (np.array(["a", "b", "c"]), np.arange(1, 4)):
@@ -464,6 +469,7 @@ def test_attacks_on_regressions_are_scored_in_original_units(doubles):
     assert table["rmse"][1] > table["rmse"][0]
 
 
+@pytest.mark.thorough
 def test_attacks_that_cannot_be_are_refused():
     problem = toy("classes")
     for epsilon, options, message in (

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from marks import some_quick
 from meshes import mesh_for, mlp, phases
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -76,7 +77,7 @@ def walk(seen, key, step, at):
     return jax.lax.scan(advance, (step, at, key), jnp.arange(12))[1]
 
 
-@pytest.mark.parametrize("starts", [(0, 0), (0, 1)])
+@quick_first("starts", [(0, 0), (0, 1)])
 def test_a_branch_runs_when_a_chain_needs_it_and_gives_what_turns_give(way, seen, starts):
     mapped = jax.jit(over_chains(partial(walk, seen), ONE_DEVICE, 3))
     keys, at = jax.random.split(jax.random.key(0), 2), jnp.ones((2, 3))
@@ -181,6 +182,7 @@ def hierarchical():
     return bnn.condition(model, (x, rng.integers(0, 3, 32)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(("hmc", "sghmc", "swag", "noisy_kfac"), ("sghmc",)))
 def test_branches_of_some_methods_stay_branches(name):
     posterior = mlp()

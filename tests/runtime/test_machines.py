@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from marks import some_quick
 from meshes import RNG, classifier, mesh_for, mlp, phases
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -50,6 +51,7 @@ def check_text(text):
     assert "callback" not in text and "infeed" not in text, "a transfer to the host"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(("hmc", "sghmc", "laplace"), ("sghmc",)))
 def test_some_methods_lower_for_accelerators(name):
     posterior = mlp()
@@ -104,7 +106,7 @@ def doubled(value):
         return (value.astype(jnp.float64) * 3.0).astype(jnp.float32)
 
 
-@pytest.mark.parametrize("fault", [fetched, doubled])
+@quick_first("fault", [fetched, doubled])
 def test_planted_faults_are_found(fault):
     posterior, method = with_planted(fault)
     with pytest.raises((AssertionError, ValueError), match="double|transfer|require devices"):
@@ -267,6 +269,7 @@ def test_devices_that_share_rows_send_gradients(name):
         check_sent(traced, posterior, num_at_once(method))
 
 
+@pytest.mark.thorough
 def test_noise_that_devices_share_is_found():
     posterior = mlp()
     method = bnn.sghmc(posterior)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods import method
@@ -36,8 +37,8 @@ def posterior(prior, noise=None):
     return bnn.condition(bnn.models.regressor(NET, prior, noise), (X, Y))
 
 
-@pytest.mark.parametrize("name", some_quick(PRIORS, ("normal", "mixture")))
-@pytest.mark.parametrize("noise", [0.5, None])
+@quick_first("name", some_quick(PRIORS, ("normal", "mixture")))
+@quick_first("noise", [0.5, None])
 def test_a_posterior_of_another_prior_is_the_same_one_of_other_numbers(name, noise):
     prior, one, other = PRIORS[name]
     recipe = recipe_of(posterior(prior(one), noise))

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from parametrised import quick_first
 
 from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
@@ -176,7 +177,7 @@ def _press_after(seconds):
     threading.Timer(seconds, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
 
 
-@pytest.mark.parametrize("progress", [True, "json"])
+@quick_first("progress", [True, "json"])
 def test_ctrl_c_is_answered_before_what_is_computed_is_done(progress, monkeypatch):
     terminal, seen = Terminal(monkeypatch, 80), []
     watch = threading.Timer(0.6, lambda: seen.extend(terminal.shown()))
@@ -220,6 +221,7 @@ def test_an_event_loop_keeps_its_signals():
         assert signal.set_wakeup_fd(-1) == theirs
 
 
+@pytest.mark.thorough
 def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_not_lost(capsys):
     pressed = []
 

@@ -32,6 +32,7 @@ def prepared_run(method_name, num_chains=1):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
 def test_every_state_takes_the_memory_of_the_last(name):
     prepared = prepared_run(name)
@@ -49,6 +50,7 @@ def test_every_state_takes_the_memory_of_the_last(name):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_chains", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_states_are_donated_on_accelerators(num_chains):
     posterior = mlp()
@@ -61,6 +63,7 @@ def test_states_are_donated_on_accelerators(num_chains):
         assert donated == len(jax.tree.leaves(prepared.states))
 
 
+@pytest.mark.thorough
 def test_the_old_states_are_gone_after_a_chunk():
     prepared = prepared_run("hmc")
     loop = compile_loop(prepared.phases[0], prepared)

@@ -19,6 +19,7 @@ import pytest
 from interrupts import press_ctrl_c
 from killed_runs import SCRIPTS, Killed, assert_same, line
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -301,6 +302,7 @@ def at_scale(scale):
     return bnn.condition(bnn.models.regressor(net, bnn.priors.normal(scale), 0.5), (x, x[:, 0]))
 
 
+@pytest.mark.thorough
 def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_path, monkeypatch):
     monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale, num_rounds=1)
@@ -313,6 +315,7 @@ def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_pat
     assert found == expected and calls > 1
 
 
+@pytest.mark.thorough
 def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
     with pytest.raises(TimeoutError, match="search for the prior scale.*the same call goes on"):
@@ -380,6 +383,7 @@ def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monk
     assert json.loads(other.read_text())["prior_scale"] == found
 
 
+@pytest.mark.thorough
 def test_a_command_without_time_for_a_search_takes_the_usual_scale(
     searched_priors, tmp_path, capsys
 ):
@@ -429,7 +433,7 @@ def test_killed_at_random_instants_of_all_phases_it_goes_on_to_the_same_draws(na
     assert_same(bnn.diagnostics.load(broken), bnn.diagnostics.load(whole))
 
 
-@pytest.mark.parametrize("kind", ["truncated", "empty", "flipped", "another"])
+@quick_first("kind", ["truncated", "empty", "flipped", "another"])
 def test_a_damaged_state_of_a_fit_begins_that_fit_again(kind, posterior, tmp_path):
     stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
     for file in (tmp_path / "before" / "start-start").glob("state-*.bin"):

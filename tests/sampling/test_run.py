@@ -181,6 +181,7 @@ def test_a_position_of_another_model_is_refused(posterior, init, error, words):
         short(posterior, resting(posterior), init=init)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 def test_members_of_an_ensemble_are_chains_of_one_draw_without_a_warning(posterior):
     draws = short(posterior, resting(posterior), num_warmup=0, num_draws=1, num_chains=3)
@@ -237,6 +238,7 @@ def test_a_method_is_run_as_it_must_be(posterior, make, options, words):
         short(posterior, make(posterior), **options)
 
 
+@pytest.mark.thorough
 def test_bootstrapped_chains_start_at_their_own_rows(posterior):
     """A density of all rows at the start would be what the first proposals are compared with."""
 
@@ -260,6 +262,7 @@ def test_a_divergence_between_draws_is_not_lost(posterior):
     np.testing.assert_array_equal(draws.sample_stats.diverging[0], [True, False])
 
 
+@pytest.mark.thorough
 def test_a_sampler_is_not_drawn_from_without_steps(posterior):
     with pytest.raises(ValueError, match="got thin=0 for hmc, expected at least 1"):
         short(posterior, bnn.hmc(posterior), num_warmup=2, num_draws=3, thin=0)
@@ -271,6 +274,7 @@ def test_thin_zero_draws_without_stepping(posterior):
     np.testing.assert_array_equal(draws.posterior["slope"], np.full((2, 3), 2.0))
 
 
+@pytest.mark.thorough
 def test_keep_chooses_what_is_recorded(posterior):
     draws = short(posterior, keep=lambda values: {"twice": 2 * values["slope"]})
     whole = short(posterior)
@@ -295,6 +299,7 @@ def test_what_cannot_be_recorded_is_refused_before_sampling(posterior, keep, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
     def keep(values):
         big = values["slope"] > 0
@@ -312,6 +317,7 @@ def interrupt_at(monkeypatch, chunk):
     press_ctrl_c(monkeypatch, chunk)
 
 
+@pytest.mark.thorough
 def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
     interrupt_at(monkeypatch, chunk=4)  # warm-up takes the first two
     draws = short(posterior, num_warmup=2, num_draws=50)
@@ -367,6 +373,7 @@ def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys, monkeyp
     assert "compiling" not in capsys.readouterr().err  # nothing is compiled twice
 
 
+@pytest.mark.thorough
 def test_progress_counts_steps_so_that_the_time_left_is_right_for_long_draws(posterior, capsys):
     short(posterior, progress="json", thin=5)
     last = json.loads(capsys.readouterr().err.splitlines()[-1])
@@ -380,6 +387,7 @@ def test_progress_is_a_bar_in_a_terminal(posterior, capsys, monkeypatch):
     assert "acceptance=" in shown and "16/16" in shown and "step_size=" in shown
 
 
+@pytest.mark.thorough
 def test_divergences_are_told_at_the_end(posterior, verdicts):
     unstable = bnn.hmc(posterior, step_size=100.0, trajectory_length=300.0)
     with pytest.warns(bnn.VerdictWarning) as caught:
@@ -415,6 +423,7 @@ def test_matmul_precision_is_the_highest_unless_chosen_and_recorded(posterior):
     assert "highest" in seen and "bfloat16" in seen
 
 
+@pytest.mark.thorough
 def test_divergences_stop_no_chain_and_are_counted():
     def cliff(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
@@ -528,6 +537,7 @@ def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_pat
     np.testing.assert_array_equal(longer.posterior["slope"][:, :6], first.posterior["slope"])
 
 
+@pytest.mark.thorough
 def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monkeypatch, tmp_path):
     draws = short(posterior, folder=tmp_path)
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run_metadata"], "_GENERATION", -1)
@@ -537,6 +547,7 @@ def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monk
     np.testing.assert_array_equal(kept["slope"], draws.posterior["slope"])
 
 
+@pytest.mark.thorough
 def test_what_is_kept_of_draws_may_change_from_run_to_run(posterior):
     method = bnn.hmc(posterior, 0.1, 0.3)
 
@@ -563,6 +574,7 @@ def test_a_fit_run_again_is_finished_at_its_own_last_step(posterior):
         np.testing.assert_array_equal(again.fitted[name], fresh.fitted[name])
 
 
+@pytest.mark.thorough
 def test_a_start_whose_terms_only_overflow_together_is_refused():
     def model(x, y=None):
         mean = numpyro.sample("mean", dist.Normal(0, 1))

@@ -8,13 +8,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.tree_util import Partial
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 
 
-@pytest.mark.parametrize("num_rows", [60, 1_100])
+@quick_first("num_rows", [60, 1_100])
 def test_it_is_that_of_a_run_of_laplace(num_rows):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(num_rows, 3))
@@ -29,6 +30,7 @@ def test_it_is_that_of_a_run_of_laplace(num_rows):
     assert found[0] != found[1]
 
 
+@pytest.mark.thorough
 def test_a_model_whose_scale_is_no_argument_is_searched_too():
     """Of a function that encloses the scale, programs take no numbers."""
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines import devices
@@ -44,7 +45,7 @@ def prepared_on(posterior, shape, method=bnn.hmc):
     return prepare(key, posterior, method(posterior), lengths, RunSpec(mesh=mesh))
 
 
-@pytest.mark.parametrize("make", [network, wide_prior])
+@quick_first("make", [network, wide_prior])
 def test_no_device_is_sent_all_rows(make, monkeypatch):
     posterior, sent = make(), []
     put = devices._put
@@ -63,10 +64,13 @@ def test_no_device_is_sent_all_rows(make, monkeypatch):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {31}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [pytest.param(network, marks=pytest.mark.thorough), wide_prior])
 def test_chains_start_where_they_start_on_one_device(make):
     posterior = make()
     alone = prepared_on(posterior, (1, 1)).positions
-    for shape in ((1, 2), (2, 1)):
-        found = prepared_on(posterior, shape).positions
-        jax.tree.map(np.testing.assert_array_equal, found, alone)
+    found = prepared_on(posterior, (2, 1)).positions
+    jax.tree.map(np.testing.assert_array_equal, found, alone)
+    # Devices that share rows run another program, which may round the last bit otherwise.
+    found = prepared_on(posterior, (1, 2)).positions
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=3e-7), found, alone)

@@ -34,6 +34,7 @@ def short_fits(monkeypatch):
     monkeypatch.setattr(structure, "_MINUTES", 60.0)  # on any machine
 
 
+@pytest.mark.thorough
 def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp_path, monkeypatch):
     wavy = partial(choose, (X, np.sin(8 * X[:, 0]) + NOISE), WIDTHS, ["learnt"], folder=tmp_path)
     choice = wavy()
@@ -90,6 +91,7 @@ def test_a_small_table_has_the_usual_structure():
     assert (own.hidden_, own.noise_) == ((50,), "learnt")
 
 
+@pytest.mark.thorough
 def test_an_estimator_takes_what_is_chosen_and_not_what_is_given(chosen):
     own = BayesianRegressor("descent", prior_scale=1.0, **FEW).fit(X, NOISE)
     assert own.posterior_.sites.value_shapes()["noise_net.layers.0.kernel"] == (1, 3)

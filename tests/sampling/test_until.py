@@ -100,6 +100,7 @@ def test_draws_go_on_until_they_are_as_asked_and_not_further(posterior, met):
     assert json.loads(met.attrs["until"]) == GOAL and met.attrs["until_met"] == 1
 
 
+@pytest.mark.thorough
 def test_the_draws_are_those_of_an_ordinary_run(posterior, met, tmp_path):
     ordinary = sample(posterior, num_draws=met.posterior.sizes["draw"])
     assert_same(met, ordinary)
@@ -116,6 +117,7 @@ def test_what_is_met_at_the_first_look_is_an_ordinary_run(posterior):
     assert easy.attrs["until_met"] == 1
 
 
+@pytest.mark.thorough
 def test_a_finished_run_is_read_and_a_higher_goal_extends_it(posterior, met, tmp_path):
     sample(posterior, tmp_path, until={"ess": 5})
     assert_same(sample(posterior, tmp_path, until=GOAL), met)
@@ -126,6 +128,7 @@ def test_a_finished_run_is_read_and_a_higher_goal_extends_it(posterior, met, tmp
     assert again.attrs["until_met"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", some_quick((1, 4, 9), (4,)))
 def test_stopped_by_ctrl_c_it_goes_on_to_the_same_draws(chunk, posterior, met, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
@@ -140,6 +143,7 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_same_draws(chunk, posterior, met, t
     assert_same(sample(posterior, tmp_path, until=GOAL), met)
 
 
+@pytest.mark.thorough
 def test_stopped_by_the_clock_it_goes_on_to_the_same_draws(posterior, met, tmp_path, clock, capsys):
     counts = []
     while counts[-1:] != [met.posterior.sizes["draw"]]:
@@ -153,6 +157,7 @@ def test_stopped_by_the_clock_it_goes_on_to_the_same_draws(posterior, met, tmp_p
     assert "the same call or command resumes the run" in err
 
 
+@pytest.mark.thorough
 def test_max_minutes_alone_stop_a_run_and_keep_its_draws(posterior, tmp_path, clock, capsys):
     draws = sample(posterior, num_draws=1000, max_minutes=0.2)
     count = draws.posterior.sizes["draw"]
@@ -171,6 +176,7 @@ def test_enough_minutes_change_nothing(posterior, met):
     assert_same(sample(posterior, until=GOAL, max_minutes=60), met)
 
 
+@pytest.mark.thorough
 def test_no_draw_in_time_is_an_error_that_says_what_to_do(posterior, tmp_path):
     with pytest.raises(TimeoutError, match="before the first draw.*give more minutes"):
         sample(posterior, max_minutes=1e-9)
@@ -239,6 +245,7 @@ def test_bad_input_is_refused_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_ess_alone_needs_one_chain(posterior):
     draws = sample(posterior, num_chains=1, until={"ess": 30})
     assert draws.attrs["until_met"] == 1

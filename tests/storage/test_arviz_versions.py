@@ -216,6 +216,7 @@ def runtime_imports_of_arviz(path):
     return found - for_types
 
 
+@pytest.mark.thorough
 def test_one_file_alone_calls_arviz():
     assert len(runtime_imports_of_arviz(ADAPTER)) >= 3  # the search finds them
     apart = re.compile(r"draws_?\.(groups\(|map\(|add_groups|extend\(|to_datatree|from_)")

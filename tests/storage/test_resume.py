@@ -129,6 +129,7 @@ def test_killed_by_the_system_at_random_moments(tmp_path):
     assert seen == sorted(seen)
 
 
+@pytest.mark.thorough
 def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
     expected = sample(posterior, num_draws=20)
     assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
@@ -165,6 +166,7 @@ def test_other_settings_are_refused_and_the_first_difference_named(
     assert_same(sample(posterior, tmp_path), sample(posterior))
 
 
+@pytest.mark.thorough
 def test_another_model_or_other_data_are_refused(posterior, tmp_path):
     sample(posterior, tmp_path)
 
@@ -212,6 +214,7 @@ def test_names_of_classes_are_stored_with_the_draws(tmp_path):
         sample(others, tmp_path / "run")
 
 
+@pytest.mark.thorough
 def test_killed_while_it_is_extended(posterior, tmp_path, kill_at_write):
     expected = sample(posterior, num_draws=1100)
     for number in range(0, 8, 2):
@@ -234,6 +237,7 @@ def test_draws_without_their_state_are_not_overwritten(posterior, tmp_path):
     np.testing.assert_array_equal(bnn.diagnostics.load(tmp_path).posterior["slope"], expected)
 
 
+@pytest.mark.thorough
 def test_a_folder_that_another_process_writes_is_refused(posterior, tmp_path):
     script = f"""
 import sys
@@ -269,6 +273,7 @@ def test_counts_may_be_numpys_and_a_state_may_be_empty(posterior, tmp_path):
     assert more.posterior.sizes["draw"] == 12
 
 
+@pytest.mark.thorough
 def test_one_device_fewer_goes_on(posterior, tmp_path, small_chunks):
     expected = sample(posterior)
     _stop_after(posterior, tmp_path, chunks=5)

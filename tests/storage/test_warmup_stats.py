@@ -78,6 +78,7 @@ def test_the_steps_kept_depend_on_how_many_there_were_alone(number, most, monkey
         np.testing.assert_array_equal(kept.values["lp"], every[:, expected])
 
 
+@pytest.mark.thorough
 def test_a_fit_keeps_its_objective_at_each_step(posterior, descent):
     first = np.array([3.0, -2.0])
     draws = sample(posterior, descent, num_warmup=20, init=starts(*first))
@@ -133,6 +134,7 @@ def test_steps_after_the_end_of_training_are_left_out_however_they_came(
     np.testing.assert_array_equal(stats["lp"][1], range(1, 15))
 
 
+@pytest.mark.thorough
 def test_a_run_stopped_in_warm_up_goes_on_with_what_it_kept(
     posterior, descent, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ import pytest
 import scipy.special
 import scipy.stats as st
 import xarray as xr
+from parametrised import quick_first
 from scipy.spatial.distance import cdist
 
 matplotlib.use("Agg")
@@ -191,7 +192,7 @@ def log_density(position, gaussian):
     )
 
 
-@pytest.mark.parametrize(("learner", "of_a_task"), [("vcl", 1), ("ewc", 2)])
+@quick_first(("learner", "of_a_task"), [("vcl", 1), ("ewc", 2)])
 def test_the_gaussian_fitted_to_a_task_is_the_prior_of_the_next(digits, fits, learner, of_a_task):
     learn(digits, learner)
     before, (_, posterior, *_) = fits[of_a_task - 1][-1], fits[of_a_task]
@@ -347,6 +348,7 @@ def test_sites_of_the_prior_itself_go_on_where_the_fit_starts(digits):
     assert len(table) == 3
 
 
+@pytest.mark.thorough
 def test_other_settings_in_the_same_folder_are_refused_in_one_line(tmp_path):
     options = {"num_tasks": 1, "num_rows": 20, "learners": ("fine_tuning",)}
     commands.continual(**options, **small(tmp_path))

@@ -56,6 +56,7 @@ def changes(posterior, draws, kept):
     }
 
 
+@pytest.mark.thorough
 def test_a_tenth_of_the_draws_predicts_within_a_tenth_of_an_sd(numbers):
     found = bnn.compress(*numbers, tolerance=0.1)
     assert found.num_draws <= CHAINS * DRAWS / 10 and found.change <= 0.1
@@ -66,6 +67,7 @@ def test_a_tenth_of_the_draws_predicts_within_a_tenth_of_an_sd(numbers):
     assert found.draws.attrs["compressed_from"] == CHAINS * DRAWS
 
 
+@pytest.mark.thorough
 def test_chosen_draws_are_draws_with_their_statistics(numbers):
     _, draws = numbers
     kept = bnn.compress(*numbers, num_draws=10).draws
@@ -91,6 +93,7 @@ def test_members_of_an_ensemble_are_left_out_whole():
     assert largest == pytest.approx(found.change, abs=1e-4) and largest <= 0.2
 
 
+@pytest.mark.thorough
 def test_weighted_draws_are_kept_to_by_draws_of_equal_weight(numbers):
     posterior, draws = numbers
     logs = jnp.log(1.0 + 50 * (draws["posterior"]["slopes"].values[..., 0] > 1.1))
@@ -102,6 +105,7 @@ def test_weighted_draws_are_kept_to_by_draws_of_equal_weight(numbers):
     assert max(changes(posterior, draws, found.draws).values()) > 0.2
 
 
+@pytest.mark.thorough
 def test_a_folder_of_chosen_draws_opens_as_a_run(numbers, tmp_path):
     kept = bnn.compress(*numbers, num_draws=6).draws
     write_run(tmp_path / "new", tmp_path, kept)

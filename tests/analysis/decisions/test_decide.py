@@ -105,6 +105,7 @@ def test_listed_actions_and_several_outputs():
     assert found.loss_of_each.shape == (3, 3)
 
 
+@pytest.mark.thorough
 def test_predictive_draws_of_new_rows_are_decided_about():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(20, 2)).astype(np.float32)

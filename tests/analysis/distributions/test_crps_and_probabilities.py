@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 import xarray
+from parametrised import quick_first
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
@@ -52,7 +53,7 @@ def by_integral(cdf, y):
     return below + quad(lambda z: (1 - cdf(z)) ** 2, y, y + 30, limit=300)[0]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@quick_first("weighted", [False, True])
 def test_the_score_of_gaussians_is_exact(weighted):
     draws, share = drawn(weighted)
     posterior = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL)
@@ -70,7 +71,7 @@ def test_the_score_of_gaussians_is_exact(weighted):
     np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@quick_first("weighted", [False, True])
 def test_the_score_of_others_is_within_its_error(weighted):
     draws, share = drawn(weighted)
     posterior = conditioned(lambda f, sd, x: dist.StudentT(4.0, f, sd), REAL)
@@ -97,6 +98,7 @@ def test_the_error_of_the_score_holds_when_drawn_again():
     assert error.mean() == pytest.approx(score.std(), rel=0.15)
 
 
+@pytest.mark.thorough
 def test_counts_are_scored_by_their_steps():
     draws, share = drawn()
     posterior = conditioned(lambda f, sd, x: dist.Poisson(jnp.exp(f)), COUNTS)
@@ -154,6 +156,7 @@ def test_survival_and_masses_of_classes():
     np.testing.assert_allclose(masses, np.column_stack([probs, np.zeros(ROWS)]), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_several_outputs_are_each_by_itself():
     y = np.column_stack([REAL, -REAL])
     posterior = conditioned(

@@ -82,6 +82,7 @@ def test_categories_are_permuted_together():
     assert len(squares) == 64 and squares["0,2"].columns.tolist() == [2, 3, 18, 19]
 
 
+@pytest.mark.thorough
 def test_classes_are_followed_by_their_probability(tmp_path):
     labels = (X[:, 0] > 0).astype(np.int32)
     posterior = bnn.condition(classes_by_a_slope, (X, labels))

@@ -211,6 +211,7 @@ except urllib.error.HTTPError as error:
     assert done.stdout.strip() == "got rows of shape (2,), expected (3,)"
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     posterior, draws, _ = mlp()
     with pytest.raises(FileExistsError, match="which exists"):

@@ -90,6 +90,7 @@ def _prior(count):
     }
 
 
+@pytest.mark.thorough
 def test_another_generator_is_seen():
     halved = bnn.condition(partial(linear, noise=NOISE / 2), (X, np.zeros(12, np.float32)))
     found = simulate(generator=halved)
@@ -97,6 +98,7 @@ def test_another_generator_is_seen():
     assert "DO NOT agree" in found.sentence
 
 
+@pytest.mark.thorough
 def test_simulations_go_on_and_are_the_same(tmp_path):
     whole = simulate(num_simulations=6, condition=partial(bnn.condition, linear))
     calls = []
@@ -195,6 +197,7 @@ def test_a_prior_far_from_the_data_is_in_conflict():
         bnn.check_sensitivity(*sampled(1.0, X[:, 0], num_draws=2))
 
 
+@pytest.mark.thorough
 def test_data_of_the_model_are_compared_with_y():
     y = X @ [1.0, -1.0] + NOISE * np.random.default_rng(1).normal(size=12)
     found = bnn.check_predictive(jax.random.key(0), *sampled(1.0, y))
@@ -210,6 +213,7 @@ def test_data_of_the_model_are_compared_with_y():
     np.testing.assert_allclose(scaled.observed, 2 * y + 3, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_classes_are_counted(tmp_path):
     labels = (X[:, 0] > 0).astype(np.int32)
     posterior = bnn.condition(classes_by_a_slope, (X, labels))

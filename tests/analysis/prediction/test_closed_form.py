@@ -250,6 +250,7 @@ def test_other_draws_are_refused(form):
         bnn.predict(posterior, draws, target.data, predictive="exact")
 
 
+@pytest.mark.thorough
 def test_a_run_without_its_covariance_is_refused():
     target = linear_regression(1.0, "posterior")
     posterior = bnn.condition(target.model, target.data)

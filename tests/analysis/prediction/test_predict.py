@@ -18,6 +18,7 @@ import pytest
 import scipy.stats as st
 import xarray
 from flax import nnx
+from parametrised import quick_first
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
@@ -267,6 +268,7 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
 IN_ONE_PASS = (classes,)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build",
     [
@@ -390,9 +392,7 @@ def test_any_number_of_rows_at_a_time_gives_the_same(build, batch_size, float64)
     assert_equal(prediction, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("build", "draws_a_block"), [(classes, 1), (classes, DRAWS), (learnt_noise, 3)]
-)
+@quick_first(("build", "draws_a_block"), [(classes, 1), (classes, DRAWS), (learnt_noise, 3)])
 def test_any_number_of_draws_at_a_time_gives_the_same(build, draws_a_block, float64, monkeypatch):
     posterior, draws, y, expected, by_draw = build()
     bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
@@ -530,7 +530,7 @@ NAMED = {
 
 
 @pytest.mark.filterwarnings("ignore:got labels from 1 to 3")
-@pytest.mark.parametrize("case", NAMED)
+@quick_first("case", NAMED)
 def test_names_of_classes_are_kept_in_predictions_and_metrics(case, float64, tmp_path):
     names, kept = NAMED[case]
     posterior, draws, y, expected, _ = classes()
@@ -709,6 +709,7 @@ class Half(nnx.Module):
         return self.output(jnp.tanh(self.hidden(x)))
 
 
+@pytest.mark.thorough
 def test_networks_of_half_precision_are_averaged_in_single():
     posterior = bnn.condition(bnn.models.regressor(Half, bnn.priors.normal()), (X, REAL))
     draws = bnn.prior_draws(jax.random.key(0), posterior, 9)

@@ -48,6 +48,7 @@ def test_a_method_says_what_its_draws_predict_with():
     assert METHODS["laplace"].predictive == "linearised"
 
 
+@pytest.mark.thorough
 def test_laplace_draws_predict_by_default_linearised_about_their_chain(laplace):
     posterior, draws = laplace
     functions = of_each_chain(
@@ -66,6 +67,7 @@ def test_laplace_draws_predict_by_default_linearised_about_their_chain(laplace):
     assert np.abs(sampled - expected.mean((0, 1))).max() > 0.05
 
 
+@pytest.mark.thorough
 def test_so_do_quantiles_draws_of_y_attacks_and_correlations(laplace):
     posterior, draws = laplace
     about = bnn.linearised(posterior, draws)
@@ -82,6 +84,7 @@ def test_so_do_quantiles_draws_of_y_attacks_and_correlations(laplace):
     assert np.abs(sampled - bnn.predict_quantiles(about, draws, X, 0.9)).max() > 0.05
 
 
+@pytest.mark.thorough
 def test_the_verdict_is_of_the_default_predictive():
     # The means fit exactly, and the draws about them are in pairs: the linearised network, of which
     # a pair averages to the mean, fits too, and the network itself does not.

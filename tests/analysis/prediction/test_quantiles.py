@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 import xarray
+from parametrised import quick_first
 from scipy.optimize import brentq
 
 import bnn_ppl as bnn
@@ -37,7 +38,7 @@ def student(x, y=None):
         numpyro.sample("y", dist.StudentT(4.0, x @ weights, scale), obs=y)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@quick_first("weighted", [False, True])
 def test_they_are_those_of_the_mixture(weighted, monkeypatch):
     monkeypatch.setattr(QUANTILES, "_NUMBERS_AT_ONCE", 2 * 12)  # two rows at a time
     monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", 100)
@@ -58,7 +59,7 @@ def test_they_are_those_of_the_mixture(weighted, monkeypatch):
             assert found[i, row] == pytest.approx(expected, abs=1e-8)
 
 
-@pytest.mark.parametrize("df", [0.8, 1.5])
+@quick_first("df", [0.8, 1.5])
 def test_tails_may_have_no_mean_and_no_variance(df):
     def model(x, y=None):
         loc = numpyro.sample("loc", dist.Normal())
@@ -80,6 +81,7 @@ def test_a_probability_that_rounds_to_1_is_refused():
         QUANTILES.check_levels([0.5, 1 - 1e-9])
 
 
+@pytest.mark.thorough
 def test_of_one_gaussian_they_are_its_own():
     net = partial(bnn.nets.MLP, 3, (), 2)
     model = bnn.models.regressor(net, bnn.priors.normal(), "heteroscedastic")

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.stats as st
 from matplotlib.figure import Figure
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -84,6 +85,7 @@ def test_prior_draws_have_the_priors_own_law_at_any_temperature():
     assert not np.array_equal(draws.posterior[KERNEL][0, 0], draws.posterior[KERNEL][0, 1])
 
 
+@pytest.mark.thorough
 def test_hierarchical_priors_give_their_scales_and_weights_under_them():
     draws = prior_draws(KEY, regression(bnn.priors.hierarchical(STD, concentration=3.0)), 2000)
     precision = draws.posterior[f"{KERNEL}.precision"].values
@@ -105,6 +107,7 @@ def test_sites_whose_support_depends_on_others_are_drawn_on_it():
     assert st.kstest(share.values.ravel(), st.uniform.cdf).pvalue > 1e-3
 
 
+@pytest.mark.thorough
 def test_equal_keys_give_equal_draws_and_more_of_them_begin_with_the_same():
     posterior = regression()
     few, many = prior_draws(KEY, posterior, 3), prior_draws(KEY, posterior, 5, num_chains=2)
@@ -116,8 +119,8 @@ def test_equal_keys_give_equal_draws_and_more_of_them_begin_with_the_same():
 # --- correlations
 
 
-@pytest.mark.parametrize("output", [None, 2])
-@pytest.mark.parametrize("draws_a_block", [1, 4, 1000])
+@quick_first("output", [None, 2])
+@quick_first("draws_a_block", [1, 4, 1000])
 def test_logits_correlate_as_numpy_says(monkeypatch, output, draws_a_block):
     """Though they are far from 0 and come in blocks."""
     monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * 4 * (12 + 4) + 1)
@@ -151,7 +154,7 @@ def test_draws_that_weigh_more_count_more():
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("posterior", [regression, classification])
+@quick_first("posterior", [regression, classification])
 def test_the_prior_of_a_linear_network_correlates_rows_by_their_angle(posterior):
     """With the bias as one more input; Fisher's z has the standard error 1 / sqrt(draws - 3)."""
     num_draws = 4000

@@ -150,6 +150,7 @@ def learnt_scales(x, y=None):
         numpyro.sample("y", dist.Normal(mean, noise), obs=y)
 
 
+@pytest.mark.thorough
 def test_only_real_weights_are_scored_and_deleted():
     posterior = bnn.condition(learnt_scales, (X, X[:, 0]))
     shapes = {"noise": (), KERNEL: (6, 1), BIAS: (1,)}
@@ -201,6 +202,7 @@ def test_the_rest_of_the_draws_stays_and_says_what_was_done(posterior):
     assert left.attrs == {**draws.attrs, "pruned": 0.9, "pruned_by": "signal_to_noise"}
 
 
+@pytest.mark.thorough
 def test_the_curve_is_that_of_the_average_without_those_weights(posterior, draws):
     shares = (0.0, 0.5, 0.9)
     curve = pruning_curve(posterior, draws, (X, LABELS), shares, batch_size=16)

@@ -16,6 +16,7 @@ import targets
 import tyro
 import xarray as xr
 from jax.sharding import Mesh
+from parametrised import quick_first
 from scipy import stats
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
@@ -72,7 +73,7 @@ def flat(position):
 # --- on the plane
 
 
-@pytest.mark.parametrize(("temperature", "tempered"), TEMPERED)
+@quick_first(("temperature", "tempered"), TEMPERED)
 def test_at_the_corners_the_surface_is_the_posterior(float64, temperature, tempered):
     posterior = scale_and_network(temperature, tempered)
     through = random_positions(posterior)
@@ -113,7 +114,7 @@ def test_on_a_gaussian_posterior_the_surface_is_the_quadratic(float64, temperatu
     np.testing.assert_allclose(found.log_prior, prior, rtol=1e-11)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@quick_first("seed", range(5))
 def test_distances_on_the_plane_are_distances_between_weights(seed):
     posterior = scale_and_network()
     through = random_positions(posterior, seed)
@@ -157,6 +158,7 @@ def on(*grid):
     return Mesh(devices.reshape(grid), ("chain", "data"))
 
 
+@pytest.mark.thorough
 def test_one_device_two_and_rows_on_two_give_the_same_numbers(float64):
     posterior = scale_and_network(0.5)  # 7 rows: two devices need padding
     a = random_positions(posterior)["one"]
@@ -171,6 +173,7 @@ def test_one_device_two_and_rows_on_two_give_the_same_numbers(float64):
         xr.testing.assert_allclose(other, one, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_rows_in_chunks_give_the_same_numbers(float64):
     whole = scale_and_network()
     rng = np.random.default_rng(0)
@@ -235,7 +238,7 @@ def draws_of(posterior, num_chains, num_draws, seed=2):
     )
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("num_chains", "num_draws", "which", "expected"),
     [
         (4, 2, None, {"chain 0": (0, 1), "chain 1": (1, 1), "chain 2": (2, 1)}),
@@ -481,6 +484,7 @@ def test_the_last_draws_of_three_runs_from_the_command_line(folder_of, draws_in)
     assert float(first) == pytest.approx(float(posteriors[0].log_prior(position)), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_command_refuses_what_has_no_plane(folder_of, draws_in):
     posterior = folder_of("one")
     for name, problem in {"two": {}, "wide": {"hidden": (4,)}, "other": {"split": 1}}.items():

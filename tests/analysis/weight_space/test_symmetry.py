@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.inference_data import inference_data
@@ -78,7 +79,7 @@ def test_a_prior_that_tells_units_apart_leaves_no_symmetry():
         bnn.symmetry.matched(regression(prior=prior), draws)
 
 
-@pytest.mark.parametrize("activation, signs", [(jax.nn.relu, False), (jnp.tanh, True)])
+@quick_first("activation, signs", [(jax.nn.relu, False), (jnp.tanh, True)])
 def test_renamed_units_are_found(activation, signs):
     posterior = regression(activation)
     draws = two_chains(posterior, partial(renamed_by_hand, signs=signs))
@@ -91,6 +92,7 @@ def test_renamed_units_are_found(activation, signs):
     np.testing.assert_allclose(after["mean"], before["mean"], atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_loss_between_matched_chains_is_that_at_their_ends():
     posterior = regression()
     draws = two_chains(posterior, partial(renamed_by_hand, signs=False))

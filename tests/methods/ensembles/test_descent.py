@@ -35,6 +35,7 @@ def test_it_finds_the_mode_of_a_regression():
         np.testing.assert_allclose(chain, target.means["weights"], atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_it_takes_any_optimiser_and_warm_starts_a_sampler(posterior):
     method = bnn.descent(posterior, optax.sgd(0.1, momentum=0.9))
     found = sample(posterior, method, num_warmup=300, num_draws=1, thin=0)
@@ -80,6 +81,7 @@ def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     np.testing.assert_allclose(mean.posterior["w"][:, -1], expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("batch_size", "num_steps"), [(None, 400), pytest.param(4, 3000, marks=pytest.mark.thorough)]
 )
@@ -192,6 +194,7 @@ def overfitting():
     return bnn.condition(model, (x[:35], y[:35])), (x[35:], y[35:])
 
 
+@pytest.mark.thorough
 def test_early_stopping_draws_the_best_point_on_the_rows_held_out():
     posterior, held_out = overfitting()
     begin = draws_of_arrays(
@@ -271,6 +274,7 @@ def test_about_half_the_images_are_mirrored():
     assert (same ^ mirrored).all() and 16 < mirrored.sum() < 48
 
 
+@pytest.mark.thorough
 def test_an_augmented_method_sees_other_rows_at_each_step_of_the_same_data():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1))

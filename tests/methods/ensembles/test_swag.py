@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from gaussians import gaussian, sample
+from parametrised import quick_first
 from stats import assert_covariance, assert_means
 from targets import linear_regression
 
@@ -64,7 +65,7 @@ def moments(points, rank):
     return mean, ((points - mean) ** 2).mean(0), np.array(running[-rank:])
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("rank", "num_points"),
     [
         (30, 5),
@@ -93,6 +94,7 @@ def test_of_rank_0_all_of_the_covariance_is_diagonal(posterior, scale):
     assert method.draws_from == "gaussian"
 
 
+@pytest.mark.thorough
 def test_the_scale_multiplies_the_covariance(posterior):
     draws = []
     for scale in (1.0, 0.25):
@@ -102,7 +104,7 @@ def test_the_scale_multiplies_the_covariance(posterior):
     np.testing.assert_allclose(draws[1], draws[0] / 2, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_points", [0, 1])
+@quick_first("num_points", [0, 1])
 def test_before_two_points_a_draw_is_the_inner_methods(posterior, num_points):
     method = swag(posterior, replay(POINTS), collect_every=1, collect_from=4)
     state = state_after(method, 4 + num_points)
@@ -145,6 +147,7 @@ def test_warm_up_steps_are_the_inner_methods_and_collect_too(posterior):
     assert swag(posterior, replay(POINTS)).warmup is None
 
 
+@pytest.mark.thorough
 def test_chains_side_by_side_collect_each_at_its_own_steps(posterior):
     method = swag(posterior, replay(POINTS), 3, collect_every=2)
     states = [state_after(method, num_steps) for num_steps in (4, 7)]
@@ -172,6 +175,7 @@ def test_it_averages_what_descent_passes_through_once_an_epoch(posterior):
     assert draws.attrs["method"] == "swag"
 
 
+@pytest.mark.thorough
 def test_it_passes_on_what_the_steps_of_the_inner_method_tell(posterior):
     inner = bnn.sgld(posterior, bnn.schedules.decaying(0.01, 1.0))
     options = {"num_draws": 5, "thin": 1}
@@ -182,6 +186,7 @@ def test_it_passes_on_what_the_steps_of_the_inner_method_tell(posterior):
     np.testing.assert_array_equal(wrapped.sample_stats.step_size, plain.sample_stats.step_size)
 
 
+@pytest.mark.thorough
 def test_chains_are_distributions_of_their_own(posterior):
     """MultiSWAG: a mixture."""
     method = swag(posterior, bnn.sgld(posterior, 1e-4), collect_every=2)
@@ -241,6 +246,7 @@ def test_collecting_before_sgld_is_tuned_is_refused(posterior):
         swag(posterior, collect_from=0)
 
 
+@pytest.mark.thorough
 def test_the_path_of_sgd_is_that_of_descent_with_it_from_half_of_warmup(posterior):
     """The options of the path have the names that they have on the command line."""
     options = {"num_warmup": 20, "num_draws": 3, "thin": 0, "batch_size": 4}
@@ -303,6 +309,7 @@ def test_a_method_that_is_fitted_and_then_drawn_from_is_refused(posterior):
         swag(posterior, inner)
 
 
+@pytest.mark.thorough
 def test_the_path_of_sgd_may_be_that_of_adversarial_training():
     target = linear_regression()
     posterior = bnn.condition(target.model, target.data)

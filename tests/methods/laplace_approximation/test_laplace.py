@@ -14,6 +14,7 @@ from interrupts import press_ctrl_c
 from jax.flatten_util import ravel_pytree
 from marks import some_quick
 from numpyro import handlers
+from parametrised import quick_first
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from scipy.stats import multivariate_normal, norm
@@ -112,7 +113,7 @@ def at(mean):
 TEMPERINGS = [(1.0, "posterior"), (0.5, "posterior"), (0.5, "likelihood")]
 
 
-@pytest.mark.parametrize(("temperature", "tempered"), TEMPERINGS)
+@quick_first(("temperature", "tempered"), TEMPERINGS)
 def test_of_a_conjugate_regression_it_is_the_posterior(temperature, tempered):
     target = linear_regression(temperature, tempered)
     posterior = bnn.condition(target.model, target.data, temperature=temperature, tempered=tempered)
@@ -213,6 +214,7 @@ def learnt_noise():
     return bnn.condition(model, (X, REAL))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", some_quick(("diagonal", "kronecker", "full"), ("full",)))
 def test_the_multiplier_maximises_the_evidence_of_dense_matrices(structure):
     posterior = learnt_noise()
@@ -366,7 +368,7 @@ def prior_precision(position):
     return flat({s: np.full(w.shape, STDS[s.rsplit(".")[-1]] ** -2) for s, w in position.items()})
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@quick_first("kind", LABELS)
 def test_the_full_covariance_is_that_of_a_loop_over_rows_and_labels(kind):
     name = "dense"
     posterior = classifier(name)
@@ -521,6 +523,7 @@ def test_a_damped_layer_has_the_product_of_its_damped_factors(name):
         np.testing.assert_allclose(covariance(factors), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damping", [pytest.param(None, marks=pytest.mark.thorough), 1.5])
 def test_a_row_of_weight_two_counts_as_two_rows(damping):
     def model(x, y=None, weight=1.0):
@@ -564,7 +567,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@quick_first("name", CONVOLUTIONS)
 def test_patches_times_the_kernel_are_the_convolution(name):
     options = CONVOLUTIONS[name]
     layer = nnx.Conv(2, 4, param_dtype=float, rngs=nnx.Rngs(0), **options)
@@ -599,6 +602,7 @@ def test_a_prior_that_differs_among_an_inputs_outputs_counts_by_its_mean_precisi
 # --- likelihoods
 
 
+@pytest.mark.thorough
 def test_a_heteroscedastic_fisher_is_the_closed_form():
     net = partial(bnn.nets.MLP, 3, (4,), 2, activation=jnp.tanh)
     model = bnn.models.regressor(net, bnn.priors.normal(1.0), "softplus")
@@ -637,6 +641,7 @@ def products(distribution, parameters, y):
     return np.einsum("kr,kri,krj->rij", weights, scores, scores)
 
 
+@pytest.mark.thorough
 def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     logits = jnp.asarray(RNG.normal(size=(4, 3)))
     probs = np.asarray(jax.nn.softmax(logits))
@@ -673,7 +678,7 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     assert labels.shape == weights.shape == (3, 5)
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("distribution", "parameters", "expected"),
     [
         (lambda z: dist.Poisson(jnp.exp(z)), 0.7, np.exp(0.7)),
@@ -701,6 +706,7 @@ def test_without_an_exact_sum_the_fisher_information_is_a_mean_over_draws(
     np.testing.assert_allclose(got, np.atleast_2d(expected), atol=0.04 * np.max(expected))
 
 
+@pytest.mark.thorough
 def test_the_covariance_of_counts_is_the_inverse_of_their_information():
     x = RNG.normal(size=(400, 3))
 
@@ -750,6 +756,7 @@ def test_other_priors_count_by_their_second_derivative_where_it_is_not_negative(
     assert float(state.prior.precision["noise"]) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_noise_on_its_bound_is_drawn_close_to_it():
     """Its logarithm has hardly any information there, and a prior that does not bend."""
     x = RNG.normal(size=(60, 2))
@@ -852,6 +859,7 @@ def test_the_batches_of_an_epoch_are_the_whole():
     assert float(by_batch.log_evidence) == pytest.approx(float(whole.log_evidence), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_some_of_the_rows_stand_for_all():
     posterior = classifier("dense")
     position = position_of(posterior)
@@ -880,6 +888,7 @@ def run(posterior, method, position, **options):
     return bnn.run(jax.random.key(0), posterior, method, init=init, progress=False, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", some_quick(("diagonal", "kronecker", "full"), ("kronecker",)))
 def test_draws_have_the_covariance_about_the_position(structure):
     mean, expected = exact()
@@ -1092,7 +1101,7 @@ def test_without_layers_the_default_is_the_best_structure_that_fits(width, expec
     assert laplace(network).settings["structure"] == "kronecker"
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("options", "got"),
     [({"padding": "CIRCULAR"}, "padding='CIRCULAR'"), ({"feature_group_count": 2}, "group_count")],
 )

@@ -38,6 +38,7 @@ def test_layers_are_named_by_their_sites_in_the_order_of_their_calls(lenet):
     assert {f"{name}.{part}" for name in names for part in ("kernel", "bias")} == set(position)
 
 
+@pytest.mark.thorough
 def test_a_tap_that_calls_its_layer_changes_nothing_and_one_that_does_not_does(lenet):
     position = position_of(lenet)
     plain = lenet.log_likelihood(position, lenet.data)
@@ -67,6 +68,7 @@ def test_other_weights_in_a_layer_are_those_of_the_position(lenet):
     np.testing.assert_allclose(found, lenet.log_likelihood(doubled, lenet.data), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_output_gradients_by_row_come_from_probes(lenet):
     """What per-row curvature rests on."""
     position = position_of(lenet)
@@ -143,6 +145,7 @@ def test_taps_see_all_rows_of_a_batch_at_once():
     assert seen == [6] * 5
 
 
+@pytest.mark.thorough
 def test_weights_that_the_model_changes_are_those_of_the_layer():
     def model(x, y=None):
         net = bnn.random_network("net", partial(bnn.nets.MLP, 256, (), 3), bnn.priors.normal(0.3))

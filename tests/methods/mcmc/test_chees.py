@@ -14,6 +14,7 @@ from together import (
 import bnn_ppl as bnn
 
 
+@pytest.mark.thorough
 def test_all_chains_share_what_they_adapt_and_hmcs_do_not():
     together, alone = (warmed_up(method, 4, 40) for method in (bnn.chees(POSTERIOR), hmc()))
 

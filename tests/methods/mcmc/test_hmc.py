@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import hmc as kernels
+from parametrised import quick_first
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
@@ -25,8 +26,8 @@ def logdensity(w):
     return -jnp.sum(jnp.cosh(w["a"])) - 0.5 * jnp.sum(w["b"] ** 2 * jnp.arange(1, 7.0))
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 7])
-@pytest.mark.parametrize("traced", [False, True])
+@quick_first("num_steps", [1, 2, 7])
+@quick_first("traced", [False, True])
 def test_trajectory_equals_as_many_steps_of_velocity_verlet(num_steps, traced):
     with jax.enable_x64(True):
         position = {"a": jnp.ones(4, float), "b": jnp.arange(6.0)}
@@ -241,7 +242,7 @@ def test_runs_are_shorter_where_a_gradient_costs_more():
     assert bnn.hmc(large, 0.01).settings["max_num_steps"] == 1000
 
 
-@pytest.mark.parametrize("method", [bnn.hmc, bnn.nuts, bnn.adjusted_mclmc])
+@quick_first("method", [bnn.hmc, bnn.nuts, bnn.adjusted_mclmc])
 def test_chains_start_at_optima_where_trajectories_are_costly(method):
     def posterior(rows, model=None):
         x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import adjusted_mclmc
+from parametrised import quick_first
 from stats import assert_covariance, assert_means
 from together import (
     POSTERIOR,
@@ -77,6 +78,7 @@ def turned(u, scaled_gradient, time):
     return new, (dims - 1) * np.log(stretch)
 
 
+@pytest.mark.thorough
 def test_a_trajectory_of_one_step_is_that_of_the_formula():
     """A transition against one written out in NumPy, for a given direction."""
     outer, eps = 0.1931833275037836, 0.3  # McLachlan's coefficient
@@ -136,7 +138,7 @@ def shared(state):
     return *of_adjusted, exploration.step_size, exploration.equipartition["weights"]
 
 
-@pytest.mark.parametrize("num_warmup", [10, 40])
+@quick_first("num_warmup", [10, 40])
 def test_all_chains_share_what_they_adapt(num_warmup):
     state = warmed_up(bnn.laps(POSTERIOR, num_adjusted=8), 8, num_warmup)
     for each in shared(state):
@@ -160,6 +162,7 @@ def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
 UNADJUSTED, ADJUSTED = (pytest.param(chunk, marks=pytest.mark.thorough) for chunk in (2, 4))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "chunk", [UNADJUSTED, ADJUSTED, 6], ids=["unadjusted", "adjusted", "in draws"]
 )

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc.integrators import IntegratorState
 from interrupts import press_ctrl_c
+from parametrised import quick_first
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
@@ -210,7 +211,7 @@ def test_a_step_that_leaves_the_support_turns_round_where_it_is():
     np.testing.assert_allclose(after.momentum["b"][0], -before.momentum["b"], rtol=0.05)
 
 
-@pytest.mark.parametrize("num_weights", [2, 100, 5000])
+@quick_first("num_weights", [2, 100, 5000])
 def test_a_direction_keeps_its_length_where_nothing_is_forgotten(num_weights):
     scales = jnp.geomspace(0.1, 10.0, num_weights)
     keys = jax.random.split(jax.random.key(0))

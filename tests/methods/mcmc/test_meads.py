@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.adaptation.meads_adaptation import maximum_eigenvalue
+from parametrised import quick_first
 from stats import assert_covariance, assert_means
 from together import (
     POSTERIOR,
@@ -48,6 +49,7 @@ def test_rejections_do_not_change_the_law():
     assert_covariance(weights, TARGET.covariance["weights"])
 
 
+@pytest.mark.thorough
 def test_a_hopeless_step_is_rejected_and_the_chain_goes_on():
     method = bnn.meads(POSTERIOR)
     data = POSTERIOR.data
@@ -63,6 +65,7 @@ def test_a_hopeless_step_is_rejected_and_the_chain_goes_on():
     assert np.abs(back.chain.position["weights"]).min() > 0
 
 
+@pytest.mark.thorough
 def test_lp_is_the_logdensity_and_the_step_that_of_the_formula():
     """A transition against one written out in NumPy, for given noise."""
     with jax.enable_x64(True):
@@ -103,6 +106,7 @@ def test_the_largest_eigenvalue_is_blackjaxs_and_does_not_overflow():
     assert float(_largest_eigenvalue(tree, True)) > expected
 
 
+@pytest.mark.thorough
 def test_a_fold_steps_with_the_step_size_and_the_mass_of_another():
     rng = np.random.default_rng(0)
     w, g = rng.standard_normal((2, 3, 8, 4)).astype(np.float32)
@@ -147,6 +151,7 @@ def test_many_chains_find_the_scales_of_a_gaussian():
 # What chains share ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_all_chains_share_what_they_adapt():
     state = warmed_up(bnn.meads(POSTERIOR), 8, 40)
     for shared in (state.step_size, state.damping, state.inverse_mass["weights"]):
@@ -154,6 +159,7 @@ def test_all_chains_share_what_they_adapt():
     assert len(np.unique(state.chain.position["weights"], axis=0)) == 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_chains", [4, pytest.param(16, marks=pytest.mark.thorough)])
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch, num_chains):
     over_two, on_one = on_all_devices_and_on_one(monkeypatch, bnn.meads(POSTERIOR), num_chains)
@@ -168,7 +174,7 @@ def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
     assert_same_draws_on_one_two_and_four_devices("meads")
 
 
-@pytest.mark.parametrize("chunk", [2, 6], ids=["in warm-up", "in draws"])
+@quick_first("chunk", [2, 6], ids=["in warm-up", "in draws"])
 def test_a_run_stopped_there_goes_on_bit_for_bit(tmp_path, monkeypatch, chunk):
     method = bnn.meads(POSTERIOR)
     num_done = assert_goes_on_bit_for_bit(method, chunk, tmp_path / "run", monkeypatch)

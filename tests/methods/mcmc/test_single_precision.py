@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 
@@ -59,6 +60,7 @@ def same_noise(monkeypatch):
 TOLERANCES = [(HMC, 0.003), pytest.param(ADJUSTED_MCLMC, 0.02, marks=pytest.mark.thorough)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("build", "tolerance"), TOLERANCES)
 @pytest.mark.parametrize(
     ("width", "num_transitions"), [(500, 10), pytest.param(1600, 50, marks=pytest.mark.thorough)]
@@ -79,7 +81,7 @@ def test_acceptance_of_nuts_is_not_rounded():
     assert len(set(below_one)) == len(below_one) > 5
 
 
-@pytest.mark.parametrize("build", [HMC, NUTS])
+@quick_first("build", [HMC, NUTS])
 def test_the_energy_recorded_is_that_of_all_weights(build):
     posterior = bnn.condition(bnn.models.regressor(NET, bnn.priors.normal(1.0)), (X, Y))
     method, position = build(posterior), posterior.init(jax.random.key(0))

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from parametrised import quick_first
 from stats import assert_means
 
 import bnn_ppl as bnn
@@ -90,7 +91,7 @@ def test_a_rejected_trajectory_leaves_the_position_and_reverses_the_momentum(pos
     np.testing.assert_array_equal(after.momentum["w"], -before.momentum["w"])
 
 
-@pytest.mark.parametrize(("num_batches", "size"), [(4, 5), (3, 7), (1, 22), (30, 1)])
+@quick_first(("num_batches", "size"), [(4, 5), (3, 7), (1, 22), (30, 1)])
 def test_batches_of_a_sweep_share_no_rows(num_batches, size):
     rows = jnp.arange(22), jnp.arange(22) ** 2
     index, take = shuffled_batches(jax.random.key(0), rows, num_batches)

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.stochastic_gradient.control_variates import CentreState, centred, hessian
@@ -57,8 +58,8 @@ def gradients(posterior, position, centre, size, order=1):
     return np.stack(found), np.asarray(full(position, posterior.data)["w"])
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("size", [1, 10])
+@quick_first("order", [1, 2])
+@quick_first("size", [1, 10])
 def test_the_average_over_all_minibatches_is_the_gradient_on_all_rows(size, order):
     posterior = logistic()
     position, centre = {"w": jnp.array([1.0, -2.0, 0.5])}, {"w": jnp.array([0.3, 0.2, -0.1])}
@@ -67,7 +68,7 @@ def test_the_average_over_all_minibatches_is_the_gradient_on_all_rows(size, orde
     assert (found.std(0) > 0.1).all()
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@quick_first("order", [1, 2])
 def test_the_noise_falls_to_zero_at_the_centre_at_the_rate_of_the_order(order):
     posterior, centre = logistic(), {"w": jnp.array([0.3, 0.2, -0.1])}
 
@@ -106,6 +107,7 @@ def test_sgld_is_nearer_to_the_exact_variances_at_the_same_step():
     assert inflation(plain, batch_size=10) > 0.5
 
 
+@pytest.mark.thorough
 def test_the_second_order_gives_the_log_density_and_the_hessian_of_a_regression():
     """Its log-density is a parabola: no minibatch differs from all rows, but by a constant."""
     posterior, mean, covariance = linear()
@@ -141,6 +143,7 @@ def test_a_method_that_tunes_itself_resumes(name, order, tmp_path):
     assert np.isfinite(whole.posterior["w"]).all()
 
 
+@pytest.mark.thorough
 def test_the_centre_is_refreshed_each_epoch_unless_told():
     """An epoch of three steps; each takes two minibatches, and the refreshment three more."""
     posterior, mean, _ = linear()

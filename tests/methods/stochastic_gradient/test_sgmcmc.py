@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from gaussians import PRECISION, gaussian, law, noisy_gradients, sample, two_modes
+from parametrised import quick_first
 from scipy import stats as scipy_stats
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
@@ -227,12 +228,14 @@ def test_bias_falls_with_the_first_power_of_the_step():
     assert bias[0] / bias[1] == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_temperature_of_the_posterior_tempers_too():
     posterior = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))), temperature=0.1)
     draws = sample(posterior, bnn.sgld(posterior, 0.002), num_warmup=500, thin=20)
     assert float(draws.posterior["w"].var()) == pytest.approx(0.1 / PRECISION, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_minibatch_gradients_are_scaled_to_all_rows():
     """Noise of the minibatch aside, the mean is the conjugate posterior's."""
     model, data, mean = conjugate()
@@ -273,6 +276,7 @@ def seen_rows(num_rows, subsample=1.0, **options):
     return draws.posterior["rows"].values
 
 
+@pytest.mark.thorough
 def test_an_epoch_is_a_permutation_of_its_own_for_each_chain():
     rows = seen_rows(12, num_chains=2, num_warmup=3, num_draws=9, batch_size=4)
     epochs = rows.reshape(2, 3, 12)  # the first one passed in warm-up
@@ -280,18 +284,21 @@ def test_an_epoch_is_a_permutation_of_its_own_for_each_chain():
     assert len(np.unique(epochs.reshape(6, 12), axis=0)) == 6
 
 
+@pytest.mark.thorough
 def test_an_epoch_begun_in_warm_up_goes_on():
     whole = seen_rows(12, num_chains=1, num_warmup=0, num_draws=6, batch_size=4)
     later = seen_rows(12, num_chains=1, num_warmup=2, num_draws=4, batch_size=4)
     np.testing.assert_array_equal(later[0], whole[0, 2:])
 
 
+@pytest.mark.thorough
 def test_rows_that_fill_no_batch_sit_out_and_take_turns():
     rows = seen_rows(10, num_chains=1, num_draws=60, batch_size=4)[0].reshape(30, 8)
     assert all(len(set(epoch)) == 8 for epoch in rows)
     assert set(rows.ravel()) == set(range(10))
 
 
+@pytest.mark.thorough
 def test_bootstrap_repeats_rows_and_keeps_to_them():
     rows = seen_rows(100, num_chains=2, num_draws=4, batch_size=50, bootstrap=True)
     epochs = np.sort(rows.reshape(2, 2, 100))
@@ -301,7 +308,7 @@ def test_bootstrap_repeats_rows_and_keeps_to_them():
     assert set(epochs[0, 0]) != set(epochs[1, 0])
 
 
-@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 1), (20, 4)])
+@quick_first(("batch_size", "num_steps"), [(None, 1), (20, 4)])
 def test_a_share_of_the_rows_is_distinct_for_each_chain_which_keeps_to_it(batch_size, num_steps):
     sizes = {"num_draws": 3 * num_steps, "batch_size": batch_size}
     rows = seen_rows(100, subsample=0.8, num_chains=3, **sizes)
@@ -312,6 +319,7 @@ def test_a_share_of_the_rows_is_distinct_for_each_chain_which_keeps_to_it(batch_
     assert all(60 <= len(shares[i] & shares[j]) < 75 for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
+@pytest.mark.thorough
 def test_a_share_over_devices_is_drawn_from_the_rows_of_each():
     mesh = jax.make_mesh((1, 2), ("chain", "data"))
     rows = seen_rows(20, 0.5, num_chains=1, num_draws=4, batch_size=10, mesh=mesh)[0]
@@ -321,7 +329,7 @@ def test_a_share_over_devices_is_drawn_from_the_rows_of_each():
         assert (np.diff(half) > 0).all() and (half == half[0]).all()
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 100, 4096, 5000])
+@quick_first("num_rows", [1, 2, 100, 4096, 5000])
 def test_rows_are_shuffled_and_none_is_lost(num_rows):
     order = _shuffled(jax.random.key(0), jnp.arange(num_rows) * 3)
     assert sorted(order.tolist()) == [3 * row for row in range(num_rows)]
@@ -335,6 +343,7 @@ def test_each_order_of_rows_is_as_likely_as_any_other():
     assert scipy_stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.thorough
 def test_batches_over_devices_hold_each_row_once_an_epoch():
     mesh = jax.make_mesh((1, 2), ("chain", "data"))
     rows = seen_rows(12, num_chains=1, num_draws=3, batch_size=4, mesh=mesh)
@@ -435,6 +444,7 @@ def test_schedules_that_differ_late_are_told_apart(posterior):
     assert bnn.sgld(posterior, late).settings["step_size"].endswith("0.001, 0.0001, 0.0001")
 
 
+@pytest.mark.thorough
 def test_step_size_recorded_is_the_schedules(posterior):
     schedule = bnn.schedules.cyclical(0.1, 8)
     draws = sample(posterior, bnn.sgld(posterior, schedule), num_warmup=3, num_draws=6, thin=1)

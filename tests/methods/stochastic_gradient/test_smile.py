@@ -130,6 +130,7 @@ def test_preconditioned_it_is_nearer_to_the_variances_where_noise_is_unequal():
 # --- one step
 
 
+@pytest.mark.thorough
 def test_the_energy_of_a_step_is_that_of_a_hamiltonian_of_constant_speed():
     """The kinetic energy gained is what the log-density gains, up to third order in the step."""
     posterior = gaussian(8, 1.0, 20)
@@ -151,6 +152,7 @@ def test_the_energy_of_a_step_is_that_of_a_hamiltonian_of_constant_speed():
 # --- batches drawn anew
 
 
+@pytest.mark.thorough
 def test_independent_batches_are_drawn_with_replacement_each_step():
     data = (np.arange(10), np.arange(10))
     batches = Minibatches(5, False, independent=True)

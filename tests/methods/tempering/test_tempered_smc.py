@@ -153,6 +153,7 @@ def test_particles_start_at_the_prior_with_their_likelihood(posterior, first):
     assert first.exponent == first.log_evidence == 0
 
 
+@pytest.mark.thorough
 def test_the_first_exponent_and_evidence_are_those_of_numpy(posterior, first):
     gains = np.asarray(first.gains, float)
 

@@ -94,6 +94,7 @@ def test_a_run_that_is_stopped_while_rows_are_held_out_goes_on(tmp_path, monkeyp
         np.testing.assert_array_equal(resumed.posterior[site], whole.posterior[site])
 
 
+@pytest.mark.thorough
 def test_each_gradient_is_that_of_its_own_rows():
     posterior = of_many_weights(6, 2)
     position = {"w": jnp.array([0.5, -1.0]), "noise": jnp.array(0.3)}
@@ -127,6 +128,7 @@ def test_each_gradient_is_that_of_its_own_rows():
     )
 
 
+@pytest.mark.thorough
 def test_the_amplitude_of_noise_learns_from_rows_that_its_shape_does_not_see():
     def linear(width):
         return partial(bnn.nets.MLP, 1, (), width)

@@ -33,6 +33,7 @@ def run(posterior, method, **options):
     return bnn.run(jax.random.key(1), posterior, method, progress=False, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("problem", [regression, pytest.param(classes, marks=pytest.mark.thorough)])
 def test_the_last_score_is_that_of_the_point_drawn(problem):
     posterior, held = problem()

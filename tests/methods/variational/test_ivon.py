@@ -211,6 +211,7 @@ def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, num_samples):
     assert (whole.sample_stats["n_steps"] == num_samples).all()
 
 
+@pytest.mark.thorough
 def test_draws_are_those_of_the_gaussian_recorded_and_chains_are_independent(posterior):
     draws = sample(posterior, ivon(posterior), num_warmup=20, num_draws=2000, thin=0)
     scale = fitted(draws, "scale")

@@ -39,6 +39,7 @@ def states(build, **options):
     return seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(BUILDS, ("ivon",)))
 def test_a_constant_weight_is_a_tempered_likelihood_but_for_the_density_reported(name):
     build, scaled = BUILDS[name]

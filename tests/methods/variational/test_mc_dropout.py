@@ -75,6 +75,7 @@ def test_the_mean_over_masks_of_a_linear_network_is_the_deterministic_one():
     assert (np.abs(functions.mean("draw") - whole[:, 0]) < 5 * error + 1e-5).all()
 
 
+@pytest.mark.thorough
 def test_rows_of_a_batch_have_masks_of_their_own():
     """With one mask for all, the gradient would be 0 wherever an input is left out."""
     posterior = linear(1e6)

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import Predictive, Trace_ELBO
+from parametrised import quick_first
 from scipy.stats import multivariate_normal
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
@@ -204,6 +205,7 @@ def test_estimators_agree_with_weight_draws_in_mean_and_vary_less(build, estimat
     assert plain.var(0).sum() > gain * other.var(0).sum()
 
 
+@pytest.mark.thorough
 def test_layers_with_noise_of_their_own_are_those_that_the_network_calls():
     """A layer passed by, and a site outside the network, are drawn once for a batch."""
     net = partial(bnn.nets.MLP, 3, (4,), 1, features_first=True)
@@ -226,7 +228,7 @@ def positive(x, y=None):
         numpyro.sample("y", dist.Normal(net(x)[:, 0], 0.5), obs=y)
 
 
-@pytest.mark.parametrize("model", [flattened, positive])
+@quick_first("model", [flattened, positive])
 def test_layers_that_rows_do_not_go_through_one_by_one_are_drawn_once_for_a_batch(model):
     posterior = bnn.condition(model, (X, Y))
     plain, local = (gradients(posterior, e, 5) for e in ("weights", "local_reparametrisation"))
@@ -243,6 +245,7 @@ def test_a_start_at_a_point_estimate_is_where_the_means_begin():
     np.testing.assert_allclose(draws.fitted[f"{site}.scale"], 0.01, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_draws_are_of_the_fitted_gaussian():
     _, posterior = small_net(bnn.priors.normal(0.7))
     method = bnn.mfvi(posterior, learning_rate=1e-3, init_std=0.3)

@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from gaussians import sample
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.laplace_approximation.fisher_labels import labels_and_weights
@@ -222,7 +223,7 @@ def test_other_sites_are_stepped_by_their_squared_gradients():
 # --- labels, K-FAC, layers without factors
 
 
-@pytest.mark.parametrize(
+@quick_first(
     ("distribution", "y"),
     [
         (dist.Normal(jnp.array([0.0, 1.0]), 2.0), jnp.zeros(2)),

@@ -9,6 +9,7 @@ import optax
 import pytest
 from gaussians import sample
 from marks import some_quick
+from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.random import gaussian_like
@@ -55,6 +56,7 @@ def test_a_group_has_rows_from_all_over_the_batch():
     np.testing.assert_array_equal(shares, [0.5, 0.5])
 
 
+@pytest.mark.thorough
 def test_groups_that_are_not_equal_are_padded_and_count_by_their_rows():
     y = jnp.arange(7)
     (x, rows, mask), shares = grouped(({"a": 10 * y[:, None]}, y), 3)
@@ -77,6 +79,7 @@ def test_groups_without_rows_count_for_nothing():
     assert float(mean(jax.random.key(0), (y, y + 1))) == pytest.approx(1.5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(METHODS, ("ivon",)))
 def test_the_gradient_is_the_mean_of_the_groups_gradients_at_their_own_draws(name):
     make, gradient_of = METHODS[name]
@@ -112,7 +115,7 @@ def test_one_group_is_the_method_without_groups(name):
             make(number)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@quick_first("name", METHODS)
 def test_more_groups_mean_less_noise_of_the_weights(name):
     make, gradient_of = METHODS[name]
     spread = []

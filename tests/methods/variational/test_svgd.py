@@ -35,6 +35,7 @@ def direction(w, gradient):
     return found / len(w)
 
 
+@pytest.mark.thorough
 def test_a_step_is_that_of_numpy(posterior):
     rate = 0.3
     method = bnn.svgd(posterior, optax.sgd(rate), num_particles=5)

@@ -13,6 +13,7 @@ from flax import nnx
 from gaussians import sample
 from logistic import assert_close_to_nuts, fitted, logistic_regression
 from marks import some_quick
+from parametrised import quick_first
 from scipy.optimize import brentq
 from scipy.stats import norm
 from targets import NOISE, PRIOR_SDS, linear_regression
@@ -109,7 +110,7 @@ def looped(posterior, position, batch):
     return jax.tree.map(lambda *gradients: np.mean(np.square(gradients), 0), *rows)
 
 
-@pytest.mark.parametrize("name", some_quick(CASES, ("mlp", "convolutions")))
+@quick_first("name", some_quick(CASES, ("mlp", "convolutions")))
 def test_mean_squares_are_those_of_a_loop_over_the_rows(name):
     *case, layers = CASES[name]
     with jax.enable_x64(True):
@@ -126,6 +127,7 @@ def test_mean_squares_are_those_of_a_loop_over_the_rows(name):
             np.testing.assert_allclose(found.gradient[site], gradient[site], rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(("convolutions", "layer norm"), ("layer norm",)))
 def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, monkeypatch):
     *case, _ = CASES[name]
@@ -142,6 +144,7 @@ def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, m
             np.testing.assert_allclose(parts[site], expected[site], rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_padding", [pytest.param(0, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(
     "name", some_quick(("convolutions", "layer norm", "learnt precisions"), ("convolutions",))
@@ -179,6 +182,7 @@ def test_a_bias_of_pixels_is_squared_after_it_is_summed_over_them():
     np.testing.assert_allclose(found["net.conv.bias"], [expected], rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_x_may_be_a_tree():
     def model(x, y=None):
         f = bnn.random_network("net", MLP, bnn.priors.normal())(x["a"])[:, 0]
@@ -261,6 +265,7 @@ def test_with_absolute_errors_mean_and_precision_are_the_exact_ones(
         np.testing.assert_allclose(fitted(draws, "loc")[:, j], mean, atol=0.1 * sd)
 
 
+@pytest.mark.thorough
 def test_a_newton_step_lands_on_the_priors_mean_where_the_data_say_nothing():
     """Its gradient is taken at the mean and not at the draw, and the momentum debiased."""
 
@@ -328,6 +333,7 @@ def test_from_the_curvature_it_finds_its_rate_and_the_same_fit():
     assert np.isfinite(draws.posterior["w"].values).all()
 
 
+@pytest.mark.thorough
 def test_in_a_linear_regression_the_mean_is_exact_and_the_precision_its_recursions():
     """The mean square residual is that of q's own predictions, not the noise's."""
     target = linear_regression()
@@ -357,6 +363,7 @@ def test_a_logistic_regression_is_fitted_as_nuts_samples_it():
 # --- in a run
 
 
+@pytest.mark.thorough
 def test_draws_are_those_of_the_gaussian_recorded_and_chains_are_independent():
     model, data = absolute_errors()
     posterior = bnn.condition(model, data)
@@ -421,6 +428,7 @@ def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused():
         vogn(posterior, num_samples=1.5)
 
 
+@pytest.mark.thorough
 def test_it_starts_from_draws_of_another_method():
     model, data = absolute_errors()
     posterior = bnn.condition(model, data)
