@@ -13,7 +13,7 @@ test: .venv/ready-test
 laws: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "statistical and not thorough and not slow"
 
-# Whole commands, studies, estimators, every method and form, the longest laws: before a release.
+# What takes more than two seconds, such as whole commands, and the longest laws: before a release.
 thorough: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "thorough and not slow"
 
