@@ -94,7 +94,6 @@ def test_other_columns_are_refused_in_scikit_learns_words(regressor, change, mes
         regressor.predict(change(FRAME))
 
 
-@pytest.mark.thorough
 def test_covariances_quantiles_and_samples_agree_with_mean_and_sd(regressor):
     mean, sd = regressor.predict(FRAME, return_std=True)
     same, covariance = regressor.predict(FRAME, return_cov=True)

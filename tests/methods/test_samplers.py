@@ -247,7 +247,6 @@ def test_a_rejected_proposal_counts_the_old_draw_again():
     assert np.abs(accepted.mean() - mean) > 5 * error  # what averages of accepted draws alone give
 
 
-@pytest.mark.thorough
 def test_energy_after_a_rejection_is_that_of_the_state_kept():
     target = linear_regression()
     posterior = conditioned(target)

@@ -57,7 +57,6 @@ def test_programs_run_predict_and_are_stored(name, tmp_path):
     assert len(bnn.metrics.summary(prediction, PROGRAMS[name].data[1])) >= 4
 
 
-@pytest.mark.thorough
 def test_sites_keep_their_names_and_the_same_call_resumes_them(tmp_path):
     posterior = conditioned("nnx_module")
     few_draws(posterior, tmp_path / "run")

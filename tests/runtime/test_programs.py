@@ -202,6 +202,14 @@ def test_compiled_programs_are_kept_in_a_folder(cache_of_jax, tmp_path):
         assert jax.config.values[cache_of_jax].startswith(str(tmp_path / "bnn_ppl"))
 
 
+def test_arguments_and_results_of_another_structure_are_another_program():
+    def sum_of(pair):
+        return jnp.add(*jax.tree.leaves(pair))
+
+    for pair in ((1.5, 2.0), {"a": 1.5, "b": 2.0}, [1.5, 2.0]):
+        assert float(programs.compiled_once(sum_of)(pair)) == 3.5
+
+
 def test_arguments_of_other_shapes_that_are_not_used_are_another_program():
     for num in (2, 3):
         assert float(programs.compiled_once(lambda x, unused: x + 1)(0.0, np.ones(num))) == 1
