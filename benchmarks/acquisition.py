@@ -42,7 +42,8 @@ def main() -> None:
                 keys = {"data": name, "rule": rule, "seed": seed}
                 if stored.done(args.results, **keys, rows=NUM_FIRST + NUM_ROUNDS * NUM_BATCH):
                     continue
-                for rows, error in curve(rule, seed, *problem(name, args.data_dir)):
+                whole = list(curve(rule, seed, *problem(name, args.data_dir)))
+                for rows, error in whole:  # a curve that is cut short is run again
                     row = {**keys, "rows": rows, "error": float(f"{error:.4g}")}
                     print(row, flush=True)
                     stored.append(args.results, row, COLUMNS)
