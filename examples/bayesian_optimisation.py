@@ -1,8 +1,8 @@
-"""The largest value of a function that is dear to evaluate, found with few evaluations.
+"""The largest value of a function that is expensive to evaluate, with few evaluations.
 
-The function is Hartmann's in six dimensions, whose largest value of 3.322 is one of six peaks. From
-20 points at random, a network is sampled by HMC, `bnn_ppl.acquire` chooses the next points among
-2,000 at random and others near the best, by expected improvement, and so on.
+The function is Hartmann's in six dimensions, whose largest value is 3.322. Starting from 20 random
+points, each round samples a network by HMC and lets `bnn_ppl.acquire` choose the next points by
+expected improvement, among 2,000 random ones and others near the best so far.
 
 Prints the largest value after each batch, beside that of as many points at random: the means over
 several first points.
@@ -77,7 +77,7 @@ def largest(config: Config, seed: int, rule: str) -> list[float]:
 def pool_of(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     """Give points to choose from: anywhere, and near the best so far."""
     best = x[hartmann(x).argsort()[-5:]]
-    near = best[rng.integers(5, size=500)] + 0.1 * rng.standard_normal((500, 6))
+    near = rng.choice(best, 500) + 0.1 * rng.standard_normal((500, 6))
     return np.concatenate([rng.random((2_000, 6)), near.clip(0, 1)])
 
 

@@ -28,11 +28,11 @@ def start(model: Callable, key: Array, data: Batch) -> Position:
 
 
 class LatentSites(NamedTuple):
-    """What is known of a model's latent sites before any value."""
+    """A model's latent sites, found by tracing it."""
 
-    shapes: Position  # of a position
-    from_prior: set[str]  # that start at a draw from it; others at a network's initial weights
-    points: dict[str, tuple[int, ...]]  # marked as such, with the shapes of their values
+    shapes: Position  # of each site in a position
+    from_prior: set[str]  # start at a draw from their prior; others at a network's initial weights
+    points: dict[str, tuple[int, ...]]  # shapes of the values of those marked as points
 
 
 def inspected_sites(model: Callable, data: Data) -> LatentSites:

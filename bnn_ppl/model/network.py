@@ -160,18 +160,21 @@ def _is_ours(net: Any) -> bool:
 
 
 class _Factory(NamedTuple):
-    """A factory of ours, traced once: that is most of the time of tracing a model."""
+    """A factory of ours, traced once, since that is most of the time of tracing a model."""
 
     shapes: Parts  # in place of weights
     weights: Callable[[jax.Array], nnx.State]  # of a key
 
 
-@lru_cache(maxsize=8)
-def _traced_factory(net: Any, double: bool) -> _Factory | None:
-    """Trace what a factory makes in a float type; None if it has more state than weights.
+@lru_cache(maxsize=64)
+def _traced_factory(
+    net: Any,
+    double: bool,  # part of the cache's key alone: tracing reads it
+) -> _Factory | None:
+    """Trace what a factory makes; None if it has more state than weights.
 
     A program in which weights are initialised, though all of them are sites, takes a tenth longer
-    to trace and compile, so that shapes are kept too.
+    to trace and compile: where there is no key, shapes do.
     """
     found: list[tuple] = []
 
@@ -181,7 +184,7 @@ def _traced_factory(net: Any, double: bool) -> _Factory | None:
         return weights
 
     weights = jax.jit(initial)
-    shapes = jax.eval_shape(weights, jax.random.key(0))
+    shapes = jax.eval_shape(weights, jax.eval_shape(jax.random.key, 0))
     graph, rest, has_state = found[0]
     return None if has_state else _Factory((graph, shapes, rest), weights)
 

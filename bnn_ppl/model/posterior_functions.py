@@ -41,6 +41,7 @@ from bnn_ppl.model.trace import (
     traced,
     unconstrained,
 )
+from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import AllRows, MatmulPrecision, products_in
 from bnn_ppl.runtime.progress import Show
 
@@ -181,11 +182,14 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
 
     at_random = not given.sites.latent.from_prior.isdisjoint(shapes)
     start = initialiser(model, log_likelihood, with_sites_from_prior=at_random)
-    start_once = jax.jit(start)  # as for `terms`
+    start_alone, start_within = compiled_once(start, runs_once=True), jax.jit(start)
 
     @pinned
     def init(key: Array, data: Batch = data) -> Position:
-        return (start if active_changes() else start_once)(key, data)
+        if active_changes() or not of_the_batch():  # code that may record what it sees
+            return start(key, data)
+        within = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((key, data)))
+        return (start_within if within else start_alone)(key, data)
 
     find_fixed_part = _no_part
     if given.sites.layers is None:

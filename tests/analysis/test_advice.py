@@ -9,8 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from marks import quick_first
 from numpyro.infer.reparam import LocScaleReparam
-from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays

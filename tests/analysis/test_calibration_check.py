@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from parametrised import quick_first
+from marks import quick_first
 
 from bnn_ppl import metrics
 from bnn_ppl.analysis.metrics.chance import range_of_curve

@@ -11,8 +11,8 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from marks import quick_first
 from matplotlib.figure import Figure
-from parametrised import quick_first
 from scipy.stats import t
 
 import bnn_ppl as bnn

@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 import bnn_ppl._stored

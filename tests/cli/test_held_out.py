@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 from small_runs import refused
 
 import bnn_ppl as bnn

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flax import nnx
-from parametrised import quick_first
+from marks import quick_first
 from scipy.stats import sem, t
 from sklearn.model_selection import KFold
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 from scipy import stats
 
 from bnn_ppl import data

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli

@@ -9,8 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli

@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
-from parametrised import quick_first
+from marks import quick_first
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from targets import linear_regression

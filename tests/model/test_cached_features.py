@@ -10,8 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.model_average import add_block

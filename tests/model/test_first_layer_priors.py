@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.stats as st
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 from scipy.integrate import nquad
 
 import bnn_ppl as bnn

@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows.checks import checked_inputs, checked_rows

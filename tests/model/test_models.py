@@ -9,11 +9,11 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from flax import nnx
+from marks import quick_first
 from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
-from parametrised import quick_first
 
 import bnn_ppl as bnn
 

@@ -15,11 +15,10 @@ import pandas as pd
 import pytest
 import scipy.stats as st
 from flax import nnx
-from marks import some_quick
+from marks import quick_first, some_quick
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
-from parametrised import quick_first
 from scipy.integrate import quad
 
 import bnn_ppl as bnn

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.tables import machine_plan_table

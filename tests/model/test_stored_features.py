@@ -11,8 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows import stored_features

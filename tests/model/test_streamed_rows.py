@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from interrupts import press_ctrl_c
 from jax.sharding import Mesh
-from parametrised import quick_first
+from marks import quick_first
 from stats import assert_covariance, assert_means
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, weights_model
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.nets.parts.convolution import convolution

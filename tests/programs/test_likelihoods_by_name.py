@@ -9,9 +9,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from marks import quick_first
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
-from parametrised import quick_first
 from programs.by_name import (
     CENSORING,
     COUNTS,

@@ -10,9 +10,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from marks import quick_first
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
-from parametrised import quick_first
 from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X, weights
 
 import bnn_ppl as bnn

@@ -10,9 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh
-from marks import some_quick
+from marks import quick_first, some_quick
 from meshes import mesh_for, mlp, phases
-from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS

@@ -11,9 +11,8 @@ import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from marks import some_quick
+from marks import quick_first, some_quick
 from meshes import RNG, classifier, mesh_for, mlp, phases
-from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli

@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 
 from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure

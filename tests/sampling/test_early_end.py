@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from interrupts import press_ctrl_c
 from killed_runs import SCRIPTS, Killed, assert_same, line
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli

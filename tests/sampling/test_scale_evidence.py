@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.tree_util import Partial
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search

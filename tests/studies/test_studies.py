@@ -13,7 +13,7 @@ import pytest
 import scipy.special
 import scipy.stats as st
 import xarray as xr
-from parametrised import quick_first
+from marks import quick_first
 from scipy.spatial.distance import cdist
 
 matplotlib.use("Agg")

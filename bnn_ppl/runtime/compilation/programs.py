@@ -5,8 +5,8 @@ import hashlib
 import os
 import platform
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bnn_ppl.runtime.machines.devices import is_accelerator
 _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
-_FOLDER, _LEAST_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+_FOLDER = "jax_compilation_cache_dir"
 _UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
@@ -70,8 +70,8 @@ def _of_text(
     program = _kept.pop(key, None)
     if program is None:
         announce()
-        with _kept_on_disk():
-            program = lowered.compile(compiler_options=options)
+        _keep_by_default()
+        program = lowered.compile(compiler_options=options)
         _return_freed_memory()
     _kept[key] = program  # as the last one used
     while len(_kept) > _NUM_KEPT:
@@ -104,17 +104,19 @@ def _types_and_places(args: tuple) -> tuple:
 def cache_compiled_programs(folder: str | Path | None = None) -> None:
     """Keep all compiled programs on disk, so that later processes start without compiling.
 
-    The package keeps its own programs without being asked. This function has JAX's persistent
-    compilation cache keep all others, too, that this process compiles from now on, or chooses the
-    folder. ``jax.config.update("jax_enable_compilation_cache", False)`` keeps none.
+    The package turns JAX's persistent compilation cache on by itself where a process compiles one
+    of its programs, with JAX's rule that programs are kept that take a second to compile. This
+    function has it keep all that this process compiles from now on, as ``bnn-ppl`` does, or chooses
+    the folder, which nobody empties. ``jax.config.update("jax_enable_compilation_cache", False)``
+    keeps none.
 
     Parameters
     ----------
     folder
         Where to keep them. By default where JAX is told (``JAX_COMPILATION_CACHE_DIR``), else in a
-        folder for each machine within ``$XDG_CACHE_HOME`` or ``~/.cache``: what is compiled for a
-        processor need not run on another, and home folders may be shared. Without a home folder
-        nothing is kept.
+        folder for each machine within ``$XDG_CACHE_HOME/bnn_ppl`` or ``~/.cache/bnn_ppl``: what is
+        compiled for a processor need not run on another, and home folders may be shared. Without a
+        home folder nothing is kept.
     """
     if folder is None:
         folder = _usual_folder()
@@ -123,34 +125,22 @@ def cache_compiled_programs(folder: str | Path | None = None) -> None:
     if folder is None:
         return
     _keep_in(folder)
-    _keep_all()
-
-
-@contextmanager
-def _kept_on_disk() -> Iterator[None]:
-    """Within this context, keep what is compiled, however quickly, where JAX keeps programs."""
-    _keep_by_default()
-    least = jax.config.values[_LEAST_SECONDS]
-    _keep_all()
-    try:
-        yield
-    finally:
-        jax.config.update(_LEAST_SECONDS, least)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @cache
 def _keep_by_default() -> None:
-    """Turn JAX's cache on where it is off, if the folder can be written."""
+    """Turn JAX's cache on where it is off, if the folder can be written.
+
+    Of several processes JAX has one write: the others would not find the folder of their machine.
+    """
     folder = _usual_folder()
-    if folder is not None and jax.config.values[_FOLDER] is None:
-        with suppress(OSError):
-            check_can_be_made(folder / "any")
-            _keep_in(folder)
-
-
-def _keep_all() -> None:
-    if _LEAST_SECONDS.upper() not in os.environ:
-        jax.config.update(_LEAST_SECONDS, 0.0)
+    if folder is None or jax.config.values[_FOLDER] is not None or jax.process_count() > 1:
+        return
+    with suppress(OSError):
+        check_can_be_made(folder / "any")
+        _keep_in(folder)
 
 
 def _usual_folder() -> Path | None:

@@ -266,8 +266,8 @@ def over_chains(
     def all_devices(*args: Any) -> Tree:
         # Where devices do not share rows, all axes are manual: calls of the host need that, and
         # an automatic axis, even of one device, would add a constraint to every instruction.
-        alone = mesh.shape["data"] == 1 or _calls_host(args)
-        manual = _AXES if alone else _AXES[:1]
+        all_manual = mesh.shape["data"] == 1 or _calls_host(args)
+        manual = _AXES if all_manual else _AXES[:1]
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
         sharded = jax.shard_map(
             on_device,
@@ -275,7 +275,7 @@ def over_chains(
             in_specs=specs,
             out_specs=P("chain"),
             axis_names=set(manual),
-            check_vma=False,  # the data axis is automatic inside; NUTS does not trace with it
+            check_vma=False,  # NUTS does not trace with it, nor where the data axis is automatic
         )
         return sharded(*args)
 

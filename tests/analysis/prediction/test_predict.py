@@ -18,7 +18,7 @@ import pytest
 import scipy.stats as st
 import xarray
 from flax import nnx
-from parametrised import quick_first
+from marks import quick_first
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 import xarray
-from parametrised import quick_first
+from marks import quick_first
 from scipy.optimize import brentq
 
 import bnn_ppl as bnn

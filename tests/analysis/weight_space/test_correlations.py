@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import scipy.stats as st
+from marks import quick_first
 from matplotlib.figure import Figure
-from parametrised import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli

@@ -16,7 +16,7 @@ import targets
 import tyro
 import xarray as xr
 from jax.sharding import Mesh
-from parametrised import quick_first
+from marks import quick_first
 from scipy import stats
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from gaussians import gaussian, sample
-from parametrised import quick_first
+from marks import quick_first
 from stats import assert_covariance, assert_means
 from targets import linear_regression
 

@@ -12,9 +12,8 @@ import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
 from jax.flatten_util import ravel_pytree
-from marks import some_quick
+from marks import quick_first, some_quick
 from numpyro import handlers
-from parametrised import quick_first
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from scipy.stats import multivariate_normal, norm

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import hmc as kernels
-from parametrised import quick_first
+from marks import quick_first
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn

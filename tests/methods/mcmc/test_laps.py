@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import adjusted_mclmc
-from parametrised import quick_first
+from marks import quick_first
 from stats import assert_covariance, assert_means
 from together import (
     POSTERIOR,

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc.integrators import IntegratorState
 from interrupts import press_ctrl_c
-from parametrised import quick_first
+from marks import quick_first
 from stats import effective_sample_size
 
 import bnn_ppl as bnn

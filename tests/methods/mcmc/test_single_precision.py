@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 

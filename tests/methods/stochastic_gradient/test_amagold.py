@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from parametrised import quick_first
+from marks import quick_first
 from stats import assert_means
 
 import bnn_ppl as bnn

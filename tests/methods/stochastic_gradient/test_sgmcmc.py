@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from gaussians import PRECISION, gaussian, law, noisy_gradients, sample, two_modes
-from parametrised import quick_first
+from marks import quick_first
 from scipy import stats as scipy_stats
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq

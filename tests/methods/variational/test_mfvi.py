@@ -9,8 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from marks import quick_first
 from numpyro.infer import Predictive, Trace_ELBO
-from parametrised import quick_first
 from scipy.stats import multivariate_normal
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 

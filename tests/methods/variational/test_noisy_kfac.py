@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from gaussians import sample
-from parametrised import quick_first
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.laplace_approximation.fisher_labels import labels_and_weights

@@ -8,8 +8,7 @@ import numpy as np
 import optax
 import pytest
 from gaussians import sample
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.random import gaussian_like

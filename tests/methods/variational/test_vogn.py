@@ -12,8 +12,7 @@ import pytest
 from flax import nnx
 from gaussians import sample
 from logistic import assert_close_to_nuts, fitted, logistic_regression
-from marks import some_quick
-from parametrised import quick_first
+from marks import quick_first, some_quick
 from scipy.optimize import brentq
 from scipy.stats import norm
 from targets import NOISE, PRIOR_SDS, linear_regression
