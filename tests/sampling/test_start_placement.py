@@ -64,7 +64,6 @@ def test_no_device_is_sent_all_rows(make, monkeypatch):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {31}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("make", [pytest.param(network, marks=pytest.mark.thorough), wide_prior])
 def test_chains_start_where_they_start_on_one_device(make):
     posterior = make()
