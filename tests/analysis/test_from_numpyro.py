@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from marks import quick_first
 from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoIAFNormal, AutoNormal
 from numpyro.optim import Adam
@@ -32,7 +33,7 @@ def fitted(model, guide, data, num_steps, num_draws):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("flow", [AutoIAFNormal, AutoBNAFNormal])
+@quick_first("flow", [AutoIAFNormal, AutoBNAFNormal])
 def test_a_flow_finds_the_posterior_of_a_linear_regression_and_predicts_as_it_does(flow):
     samples, _ = fitted(TARGET.model, flow(TARGET.model), TARGET.data, 3000, 4000)
     draws = bnn.from_numpyro(POSTERIOR, samples)

@@ -93,6 +93,7 @@ def relative_variances(target, draws):
     return ((centred @ scale.T) ** 2).mean((0, 1))
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_bias_of_mclmc_falls_with_its_energy_error():
     target = linear_regression()
@@ -151,6 +152,7 @@ def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, netwo
     assert 1.8 < slope < 2.2
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_dual_averaging_reaches_the_target_acceptance(network_data):
     posterior = small_network(network_data)

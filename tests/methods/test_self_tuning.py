@@ -469,6 +469,7 @@ def test_an_epoch_of_few_batches_does_not_cool_a_sampler_that_counts_on_their_no
     assert abs(squares.mean() - 1) < 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["sghmc", "sgnht", "smile"])
 def test_directions_in_which_gradients_are_noisy_are_not_too_hot(name):

@@ -187,6 +187,7 @@ def test_points_are_fitted_and_mclmc_starts_from_an_ensemble():
     assert prediction.sizes["row"] == ROWS
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_nuts_samples_the_exact_posterior(monkeypatch):
     rng = np.random.default_rng(1)

@@ -41,6 +41,7 @@ def test_the_process_of_a_linear_network_is_found_exactly():
     np.testing.assert_allclose(found["layers.0.bias"], 1.5, rtol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_functions_of_a_network_come_closer_to_the_process():
     net = partial(bnn.nets.MLP, 3, (50,), 1, activation=jnp.tanh)
@@ -54,6 +55,7 @@ def test_functions_of_a_network_come_closer_to_the_process():
     assert error(prior) < 0.15 < 3 * 0.15 < error(bnn.priors.fan_in(2**0.5))
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_the_distance_along_a_slice_is_that_between_gaussians():
     # Of N(0, 4 C) and N(0, C): along v it is (2 - 1)^2 v'Cv, on average the mean of those.

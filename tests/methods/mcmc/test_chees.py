@@ -45,6 +45,7 @@ def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
     assert_same_draws_on_one_two_and_four_devices("chees")
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_many_chains_know_the_mass_after_thirty_steps():
     exact = np.diag(TARGET.covariance["weights"])

@@ -28,7 +28,7 @@ def sample(posterior, method, **options):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("num_chains", [1, 2, 16])
+@quick_first("num_chains", [1, 2, 16])
 def test_few_chains_and_many_have_the_law_of_a_linear_regression(num_chains):
     counts = {"num_chains": num_chains, "num_draws": 8000 // num_chains}
     draws = sample(POSTERIOR, bnn.laps(POSTERIOR), **counts)
@@ -120,6 +120,7 @@ def test_the_error_aimed_at_falls_with_the_bias():
     assert _bias({"a": jnp.array([1e4, 1.0])}) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_many_chains_reach_equipartition_and_know_the_scales():
     state = warmed_up(bnn.laps(POSTERIOR), 64, 300)

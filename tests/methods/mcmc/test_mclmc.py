@@ -49,6 +49,7 @@ def tuned(gaussian):
     return sample(gaussian, bnn.mclmc(gaussian, mass="identity"))
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_length_is_that_of_an_offline_search(gaussian, tuned):
     found = last_length(tuned)

@@ -86,6 +86,7 @@ def test_the_noise_falls_to_zero_at_the_centre_at_the_rate_of_the_order(order):
     assert np.std(plain, 0).max() > 100 * spread(0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_sgld_is_nearer_to_the_exact_variances_at_the_same_step():
     posterior, mean, covariance = linear()

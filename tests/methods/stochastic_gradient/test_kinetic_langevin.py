@@ -85,6 +85,7 @@ def test_stationary_variance_is_that_of_the_discrete_law(scheme):
     assert abs(expected - 1) > 0.1 or scheme == "baoab"  # which has none
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_bias_falls_as_the_square_of_the_step_size():
     """In proportion to it, as for other samplers, where an epoch is longer than 1 / friction."""

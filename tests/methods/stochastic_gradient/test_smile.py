@@ -112,6 +112,7 @@ def test_moments_of_a_regression_on_minibatches():
     np.testing.assert_allclose((white**2).mean((0, 1)), 1, atol=0.15)
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_preconditioned_it_is_nearer_to_the_variances_where_noise_is_unequal():
     sds = 8 * np.where(np.arange(NUM_WEIGHTS) % 2, 1.5, 0.5)

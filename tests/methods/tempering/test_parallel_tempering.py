@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import quick_first
 from stats import assert_covariance, assert_means
 from targets import linear_regression
 from two_sided import assert_evidence, right_mode, sample, two_sided
@@ -28,7 +29,7 @@ def first(posterior):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
+@quick_first(
     ("temperature", "tempered"), [(1.0, "posterior"), (3.0, "posterior"), (0.3, "likelihood")]
 )
 def test_evidence_and_moments_of_a_conjugate_regression_are_exact(temperature, tempered):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from marks import quick_first
 from scipy.optimize import brentq
 from scipy.special import betaln, logsumexp
 from scipy.stats import multivariate_normal, norm, t
@@ -51,7 +52,7 @@ def first(posterior, method):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(
+@quick_first(
     ("temperature", "tempered"),
     [(1.0, "posterior"), (0.3, "posterior"), (3.0, "posterior"), (0.3, "likelihood")],
 )
@@ -121,6 +122,7 @@ def evidence_with_learnt_noise(x, y):
     return logsumexp(np.array(given) + prior) + np.log(logs[1] - logs[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 @pytest.mark.parametrize("most_moves", [1, 10])
 def test_the_error_holds_with_a_scale_parameter_and_particles_that_lag_are_found(

@@ -62,6 +62,7 @@ def test_standard_deviations_are_those_of_two_hundred_equal_weights(temperature)
     assert precision == pytest.approx(2.0 / temperature, rel=0.01)
 
 
+@pytest.mark.thorough
 @pytest.mark.statistical
 def test_a_logistic_regression_is_fitted_as_nuts_samples_it():
     posterior = logistic_regression()
