@@ -36,6 +36,18 @@ def pretend(monkeypatch, per_process, platform="gpu"):
 
 
 @pytest.mark.parametrize(
+    ("shape", "on_any_mesh", "expected"),
+    [((1, 1), False, False), ((2, 1), False, False), ((1, 2), False, True), ((1, 1), True, True)],
+)
+def test_only_devices_that_share_rows_are_told_how_to(shape, on_any_mesh, expected):
+    grid = np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
+    mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
+    mapped = devices.over_chains(lambda w, x: w * x.sum(), mesh, 1, on_any_mesh=on_any_mesh)
+    text = jax.jit(mapped).lower(jnp.ones(2), jnp.ones(4)).as_text()
+    assert ("sharding_constraint" in text) == expected
+
+
+@pytest.mark.parametrize(
     ("num_chains", "per_process", "platform", "expected"),
     [
         (1, [8], "gpu", [[0, 1, 2, 3, 4, 5, 6, 7]]),

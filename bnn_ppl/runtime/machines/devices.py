@@ -234,7 +234,12 @@ def one_device_a_core() -> None:
 
 
 def over_chains(
-    function: Callable, mesh: Mesh, num_mapped: int, *, together: bool = False
+    function: Callable,
+    mesh: Mesh,
+    num_mapped: int,
+    *,
+    together: bool = False,
+    on_any_mesh: bool = False,
 ) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 
@@ -245,7 +250,8 @@ def over_chains(
     grouped convolution, which takes several times the memory. Otherwise an accelerator, which is
     fastest when full, runs them side by side by `vmap`; so does any device where all chains go
     `together`, which may then take means over each other
-    (:mod:`bnn_ppl.runtime.machines.chain_exchange`).
+    (:mod:`bnn_ppl.runtime.machines.chain_exchange`). Where the devices do not share rows, the
+    program may round otherwise than where they do, unless it is to give the same `on_any_mesh`.
     """
 
     def on_device(*args: Any) -> Tree:
@@ -264,9 +270,10 @@ def over_chains(
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
-        # Where devices do not share rows, all axes are manual: calls of the host need that, and
-        # an automatic axis, even of one device, would add a constraint to every instruction.
-        all_manual = mesh.shape["data"] == 1 or _calls_host(args)
+        # Calls of the host need all axes manual: their devices do not share rows. An automatic
+        # axis, even of one device, adds a constraint to every instruction.
+        unshared = mesh.shape["data"] == 1 and not on_any_mesh
+        all_manual = unshared or _calls_host(args)
         manual = _AXES if all_manual else _AXES[:1]
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
         sharded = jax.shard_map(

@@ -158,7 +158,7 @@ def _initial_positions(
     def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
         return init(jax.random.fold_in(key, chain), data)
 
-    mapped = over_chains(position, mesh, num_mapped=1)
+    mapped = over_chains(position, mesh, num_mapped=1, on_any_mesh=True)
     return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
 
 
