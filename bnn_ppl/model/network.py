@@ -160,7 +160,7 @@ def _is_ours(net: Any) -> bool:
 
 
 class _Factory(NamedTuple):
-    """A factory of ours, traced once, since that is most of the time of tracing a model."""
+    """A factory of ours, traced once for all models, since that takes most of the time of each."""
 
     shapes: Parts  # in place of weights
     weights: Callable[[jax.Array], nnx.State]  # of a key
@@ -173,8 +173,8 @@ def _traced_factory(
 ) -> _Factory | None:
     """Trace what a factory makes; None if it has more state than weights.
 
-    A program in which weights are initialised, though all of them are sites, takes a tenth longer
-    to trace and compile: where there is no key, shapes do.
+    Without a key only shapes are needed: a program that initialises weights, though all of them are
+    sites, takes a tenth longer to trace and compile.
     """
     found: list[tuple] = []
 

@@ -95,6 +95,24 @@ def test_a_density_initialises_no_weights_of_our_networks():
     jax.tree.map(np.testing.assert_array_equal, position["ours"], position["own"])
 
 
+def test_a_factory_of_ours_is_not_built_again_for_another_posterior(monkeypatch):
+    built, build = [], bnn.nets.MLP.__init__
+
+    def counted(self, *args, **options):
+        built.append(args)
+        build(self, *args, **options)
+
+    monkeypatch.setattr(bnn.nets.MLP, "__init__", counted)
+    net = partial(bnn.nets.MLP, 3, (4,), 1)
+    counts = []
+    for scale in (1.0, 2.0):
+        model = bnn.models.regressor(net, bnn.priors.normal(scale), 0.5)
+        posterior = bnn.condition(model, (X, X[:, 0]))
+        posterior.logdensity(posterior.init(jax.random.key(0)), posterior.data)
+        counts.append(len(built))
+    assert counts == [2, 2]  # once for each precision of products: JAX's, and that of `init`
+
+
 def test_a_ready_module_keeps_its_own_weights():
     ready = MLP(rngs=nnx.Rngs(3))
     before = np.asarray(ready.layers[0].kernel[...])

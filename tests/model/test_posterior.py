@@ -428,6 +428,22 @@ def test_init_starts_a_network_from_its_initialisers_and_the_rest_from_the_prior
     assert np.mean(positions["noise"]) > -0.8
 
 
+def test_init_traces_its_model_once():
+    traced = []
+
+    def model(x, y=None):
+        traced.append(x)
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    first = posterior.init(jax.random.key(0))
+    num = len(traced)
+    assert posterior.init(jax.random.key(1))["w"] != first["w"]
+    assert len(traced) == num
+
+
 @pytest.mark.thorough
 def test_init_builds_a_fresh_module_for_each_key_and_samples_the_scales_above_its_weights():
     prior = bnn.priors.horseshoe(0.1)
