@@ -601,7 +601,6 @@ def test_the_help_lists_every_command(capsys):
     assert expected <= listed
 
 
-@pytest.mark.thorough
 def test_help_version_and_mistakes_are_answered_without_jax():
     """Importing it takes longer than all else that they need."""
     script = """

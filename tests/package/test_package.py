@@ -101,7 +101,6 @@ def test_all_is_sorted_and_complete():
     assert set(METHODS) <= set(bnn_ppl.__all__)
 
 
-@pytest.mark.thorough
 def test_import_pulls_in_no_plotting_storage_or_command_line_and_does_not_start_jax():
     script = """
 import sys, bnn_ppl, jax
@@ -158,7 +157,6 @@ def test_every_public_function_has_a_numpydoc_docstring():
             assert "Parameters\n    ----------" in thing.__doc__, name
 
 
-@pytest.mark.thorough
 def test_one_file_alone_makes_draws_of_arviz_s_own_types():
     """Its versions differ there: examples, benchmarks and tests go through the same file."""
     adapter, its_tests = ROOT / "storage" / "arviz_versions.py", "test_arviz_versions.py"

@@ -102,7 +102,6 @@ def test_a_page_of_the_docs_is_in_the_menu():
     assert {path.name for path in DOCS.glob("*.md")} == {"index.md"}
 
 
-@pytest.mark.thorough
 def test_the_files_and_rooms_that_the_architecture_names_exist():
     text = (DOCS / "explanation/architecture.md").read_text()
     named = set(re.findall(r"[\w/]+\.py", text))

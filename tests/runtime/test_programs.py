@@ -165,6 +165,7 @@ def cache_of_jax(tmp_path, monkeypatch):
     names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
     before = [jax.config.values[name] for name in names]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(names[1].upper(), raising=False)
     jax.config.update(names[0], None)
     jax.config.update(names[1], 1.0)
     compilation_cache.reset_cache()
