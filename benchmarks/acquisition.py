@@ -1,12 +1,12 @@
-"""Scores on test rows as more rows are labelled: rows that a rule chooses, and rows at random.
+"""Test error as more rows are labelled: rows that a rule chooses, and rows at random.
 
     python benchmarks/acquisition.py --data-dir ../data
     python benchmarks/acquisition.py --data digits --seeds 1
 
-From the same first rows, each rule of ``bnn_ppl.acquire`` labels a batch after each run of hmc. A
-row of benchmarks/stored/acquisition.csv is one run: the rule, how many rows had labels, and the
-error on the test rows (RMSE in the units of the data, or one minus the accuracy). Rows that are
-there already are not run again.
+All rules start from the same labelled rows; after each run of hmc, a rule of ``bnn_ppl.acquire``
+chooses the next batch. Each run is a row of benchmarks/stored/acquisition.csv: the rule, the number
+of labelled rows, and the error on the test rows (RMSE in the units of the data, or one minus the
+accuracy). Curves that are there already are not run again.
 """
 
 import argparse
@@ -30,20 +30,19 @@ COLUMNS = ["data", "rule", "seed", "rows", "error"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=TABLES)
+    parser.add_argument("--data", nargs="+", default=TABLES, choices=TABLES)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "acquisition.csv")
     args = parser.parse_args()
-    bnn.cache_compiled_programs()
     for name in args.data:
         for seed in range(args.seeds):
             for rule in RULES.get(name, RULES["regression"]):
                 keys = {"data": name, "rule": rule, "seed": seed}
                 if stored.done(args.results, **keys, rows=NUM_FIRST + NUM_ROUNDS * NUM_BATCH):
                     continue
-                whole = list(curve(rule, seed, *problem(name, args.data_dir)))
-                for rows, error in whole:  # a curve that is cut short is run again
+                found = list(curve(rule, seed, *problem(name, args.data_dir)))
+                for rows, error in found:  # whole: a curve that is cut short is run again
                     row = {**keys, "rows": rows, "error": float(f"{error:.4g}")}
                     print(row, flush=True)
                     stored.append(args.results, row, COLUMNS)
@@ -61,7 +60,7 @@ def problem(name: str, folder: Path | None) -> tuple[Any, Any]:
 
 
 def curve(rule: str, seed: int, data: Any, model: Any) -> Iterator[tuple[int, float]]:
-    """Label, sample, score: the number of labelled rows and the error, before each batch."""
+    """Give the number of labelled rows and the test error, after each batch."""
     x, y = map(np.asarray, data.train)
     rng = np.random.default_rng(seed)  # the first rows of each rule are the same
     chosen = rng.choice(len(x), NUM_FIRST, replace=False)

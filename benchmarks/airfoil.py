@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--leapfrogs", type=int, default=200, help="per HMC transition")
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "airfoil.csv")
     args = parser.parse_args()
-    jax.config.update("jax_enable_compilation_cache", False)  # to compile as on a new machine
+    stored.compile_as_on_a_new_machine()
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     data = bnn.data.load("airfoil")
     data = held_out(data) if args.choose else data

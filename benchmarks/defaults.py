@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--step-sizes", action="store_true", help="sweep step sizes instead")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, method, splits
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     if args.one:
         name, method, splits = args.one

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "digits_lenet.csv")
     parser.add_argument("--methods", nargs="+", default=METHODS_SCORED)
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     data, posterior = conditioned(PROBLEM)
     if args.hmc:
         draws = bnn.run(

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "estimator_fits.csv")
     parser.add_argument("--one", choices=PARTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    jax.config.update("jax_enable_compilation_cache", False)  # to compile as on a new machine
+    stored.compile_as_on_a_new_machine()
     if args.one:
         measure(args.data[0], args.one, args.results)
         return

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # data, method
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     if args.one:
         measure(*args.one, args)
         return

@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "large_estimator.csv")
     parser.add_argument("--one", choices=WHERE, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     if args.one:
         stored.append(args.results, measured(args.folder, args.one), COLUMNS)
         return

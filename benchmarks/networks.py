@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[PLAIN, *METHOD_NAMES])
     parser.add_argument("--minutes", type=float, default=1.0)
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     for net in args.nets:
         for method in args.methods:
             if not stored.done(PATH, net=net, method=method):

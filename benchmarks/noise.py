@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", type=int, default=list(range(5)))
     parser.add_argument("--minutes", type=float, default=10.0)
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     for name in args.data:
         for split in args.splits:
             scale = None

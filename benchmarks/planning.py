@@ -13,6 +13,7 @@ import time
 from functools import partial
 
 import jax
+import stored
 from problems import classifier
 
 import bnn_ppl as bnn
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--trial-seconds", type=float, default=10.0)
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     print(f"{'':28}{'plan, s':>10}{'run, s':>10}{'plan over run':>16}")
     for name in args.only:

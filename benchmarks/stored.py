@@ -17,6 +17,11 @@ FOLDER = Path(__file__).parent / "stored"
 ORIGIN = ["date", "commit", "machine", "jax"]
 
 
+def compile_as_on_a_new_machine() -> None:
+    """Read no compiled programs from disk, so that seconds do not depend on earlier runs."""
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
 def append(path: Path, row: dict[str, Any], columns: list[str]) -> None:
     """Add a finished run, with the day, the commit and the machine it is of."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,6 +79,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, split, method
     args = parser.parse_args()
+    stored.compile_as_on_a_new_machine()
     wanted = args.data or (TABLES if args.all or args.gaps else ["yacht", "energy"])
     here = GAPS if args.gaps else TABLES
     args.data = [name for name in TABLES if name in wanted and name in here]  # small ones first
