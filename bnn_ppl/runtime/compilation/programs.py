@@ -104,11 +104,11 @@ def _types_and_places(args: tuple) -> tuple:
 def cache_compiled_programs(folder: str | Path | None = None) -> None:
     """Keep all compiled programs on disk, so that later processes start without compiling.
 
-    The package turns JAX's persistent compilation cache on by itself where a process compiles one
-    of its programs, with JAX's rule that programs are kept that take a second to compile. This
-    function has it keep all that this process compiles from now on, as ``bnn-ppl`` does, or chooses
-    the folder, which nobody empties. ``jax.config.update("jax_enable_compilation_cache", False)``
-    keeps none.
+    By default the package turns JAX's persistent compilation cache on when it first compiles, and
+    JAX keeps programs that took at least a second to compile. After this function, as in
+    ``bnn-ppl``, it keeps all that the process compiles. The folder grows unless
+    ``jax_compilation_cache_max_size`` is set, and may be deleted at any time.
+    ``jax.config.update("jax_enable_compilation_cache", False)`` turns the cache off.
 
     Parameters
     ----------
@@ -131,9 +131,9 @@ def cache_compiled_programs(folder: str | Path | None = None) -> None:
 
 @cache
 def _keep_by_default() -> None:
-    """Turn JAX's cache on where it is off, if the folder can be written.
+    """Turn JAX's cache on if no folder is set and the usual one can be written.
 
-    Of several processes JAX has one write: the others would not find the folder of their machine.
+    Not for several processes: only the first of them writes, and the folder is of one machine.
     """
     folder = _usual_folder()
     if folder is None or jax.config.values[_FOLDER] is not None or jax.process_count() > 1:
