@@ -103,7 +103,7 @@ class BayesianNetwork(BaseEstimator):
         self.hidden_ = self._usual_hidden()
         key = self._key()
         folder = None if self.folder is None else Path(self.folder).expanduser()
-        self.prior_scale_ = self.prior_scale
+        self.prior_scale_: float | None = self.prior_scale or _USUAL_SCALE
         known = self._stored(folder)
         if known is not None:
             self._take_known(known)
@@ -223,7 +223,7 @@ class BayesianNetwork(BaseEstimator):
         prior = self._as_fitted.prior
         if prior is not None:
             return prior
-        return bnn.priors.fan_in(_USUAL_SCALE if self.prior_scale_ is None else self.prior_scale_)
+        return bnn.priors.fan_in(self.prior_scale_)  # None leaves it open
 
     def _store(self, folder: Path | None, scale: float | None) -> None:
         """Write what predictions need into the folder, as far as it can be."""
@@ -304,14 +304,16 @@ class BayesianNetwork(BaseEstimator):
         if known is not None:
             return known["prior_scale"]
 
+        self.prior_scale_ = None
+        opened = self._condition(self._model_to_search()).prior.open_scale
+        assert opened is not None
+
         def posterior_at(scale: float) -> bnn.Posterior:
-            self.prior_scale_ = scale
-            return self._condition(self._model_to_search())
+            return _found_again(opened.untempered(scale))
 
         limits: dict[str, Any] = {"max_minutes": minutes, "progress": self.progress}
-        return scale_or_usual(
-            posterior_at, _USUAL_SCALE, folder=self._search_folder(folder), **limits
-        )
+        folder = self._search_folder(folder)
+        return scale_or_usual(posterior_at, opened.usual, folder=folder, **limits)
 
     def _method(self) -> bnn.Method:
         options = dict(self.method_options or {})
@@ -339,11 +341,11 @@ class BayesianNetwork(BaseEstimator):
 
 
 def _found_again(posterior: bnn.Posterior) -> bnn.Posterior:
-    """Give the posterior by the recipe of one that other fits had, whose traces are then reused."""
+    """Give the posterior the recipe of one that other fits had, whose traces are then reused."""
     if isinstance(posterior.data, Stream) or bytes_of(posterior.data) > _MOST_BYTES_KEPT:
         return posterior
     for known in list(_recent):
-        found = like(posterior, known)
+        found = like(posterior, known, other_rows=True)
         if found is not posterior:
             return found
     _recent.append(posterior)

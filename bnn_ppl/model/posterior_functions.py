@@ -115,7 +115,9 @@ def posterior_of(
         return made._replace(prior=prior, sites=made.sites._replace(hold=hold))
 
     posterior = make(numbers)
-    recipe = Recipe(make, posterior, numbers, of=((model, held, scale), given))
+    examples, *others = given.rows
+    made_of = (model, held, scale), examples, (*others, given.sites, given.options)
+    recipe = Recipe(make, posterior, numbers, made_of)
     return posterior._replace(recipe=recipe) if numbers else posterior
 
 

@@ -27,7 +27,7 @@ class Recipe(NamedTuple):
     make: Callable[[Any], Any]  # of numbers a posterior, of a posterior a method
     made: Any  # without its recipe
     numbers: list[Any] = []  # noqa: RUF012 (never changed)
-    of: tuple[Any, Any] | None = None  # a posterior's model, and what else it was made of
+    of: tuple[Any, Any, Any] | None = None  # a posterior's model, rows, and what else made it
 
 
 def recipe_of(thing: Any) -> Recipe | None:
@@ -39,23 +39,25 @@ def recipe_of(thing: Any) -> Recipe | None:
     return recipe if same else None
 
 
-def like(posterior: Any, known: Any) -> Any:
-    """Give the same posterior by the recipe of a known one, if they differ in numbers alone.
+def like(posterior: Any, known: Any, *, other_rows: bool = False) -> Any:
+    """Give the same posterior with the recipe of a known one, if they differ in numbers alone.
 
     What was traced for one is then found again for the other. It may have been traced with values
     that a user's functions read from elsewhere: take posteriors between which none has changed.
+    With `other_rows` the rows may be others of the same shapes, which a model's prior must not
+    depend on.
     """
     own, other = recipe_of(posterior), recipe_of(known)
     if own is None or other is None or own.of is None or other.of is None or posterior.sites.points:
         return posterior
     try:
-        alike = _alike(own.of[0], other.of[0]) and _same(own.of[1], other.of[1])
+        (model, rows, rest), (known_model, known_rows, known_rest) = own.of, other.of
+        alike = _alike(model, known_model) and _same(rest, known_rest)
+        same_rows = _same_types if other_rows else _same
+        alike = alike and same_rows(rows, known_rows)
     except (RecursionError, ValueError):  # a function encloses itself, or a name not yet assigned
         return posterior
-    if not alike:
-        return posterior
-    made = other.make(own.numbers)
-    return made._replace(recipe=other._replace(made=made, numbers=own.numbers))
+    return posterior._replace(recipe=own._replace(make=other.make)) if alike else posterior
 
 
 def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
@@ -169,6 +171,11 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray | jax.Array):
         return a.dtype == b.dtype and np.array_equal(a, b)
     return isinstance(a, _PLAIN) and a == b
+
+
+def _same_types(a: Any, b: Any) -> bool:
+    """Whether two trees of arrays have the same shapes and types."""
+    return bool(jax.tree.map(jax.typeof, a) == jax.tree.map(jax.typeof, b))
 
 
 def _enclosed(function: FunctionType) -> tuple:

@@ -83,7 +83,7 @@ def test_changes_to_come_are_those_of_a_geometric_series(changes, to_come):
 def test_more_rounds_are_taken_until_the_changes_shrink(monkeypatch):
     multipliers = iter(np.exp([0.8, 1.0, 0.1, 0.0]))  # minus twice the changes
 
-    def next_round(search, key, posterior, modes, number):
+    def next_round(search, key, posterior, evidence, modes, number):
         return modes, np.array([next(multipliers)])
 
     monkeypatch.setattr(scale_search, "_round", next_round)

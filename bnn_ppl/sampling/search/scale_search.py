@@ -152,7 +152,7 @@ def search_scale(
     """Search as :func:`bnn_ppl.prior_scale` says."""
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
-    log_scale, known, modes, changes = math.log(start), None, None, [0.0]
+    log_scale, known, evidence, modes, changes = math.log(start), None, None, None, [0.0]
     further = (jax.random.fold_in(key, number) for number in range(_MORE_ROUNDS))
     for number, round_key in enumerate([*jax.random.split(key, num_rounds), *further], 1):
         if number > 1 and search.is_over():
@@ -163,8 +163,10 @@ def search_scale(
             place = search.folder(f"mode-{number}")
             posterior = posterior_at(math.exp(log_scale))
             posterior = fit_points(round_key, posterior, folder=place, progress=search.progress)
-            known = posterior = posterior if known is None else like(posterior, known)
-            modes, multipliers = _round(search, round_key, posterior, modes, number)
+            posterior = posterior if known is None else like(posterior, known)
+            evidence = _evidence(posterior, known, evidence)  # or is refused
+            modes, multipliers = _round(search, round_key, posterior, evidence, modes, number)
+            known = posterior
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
             break
@@ -173,12 +175,20 @@ def search_scale(
     return float(f"{math.exp(log_scale + _changes_to_come(changes)):.3g}")
 
 
+def _evidence(posterior: Posterior, known: Posterior | None, built: Method | None) -> Method:
+    """Give the Laplace approximation; that of a posterior alike will do for a program."""
+    if known is not None and built is not None and not _is_long(posterior):
+        own, other = recipe_of(posterior), recipe_of(known)
+        if own is not None and other is not None and own.make is other.make:
+            return built
+    return laplace(posterior, prior_precision="marginal_likelihood")
+
+
 def _round(
-    search: Search, key: jax.Array, posterior: Posterior, modes: Any, number: int
+    search: Search, key: jax.Array, posterior: Posterior, evidence: Method, modes: Any, number: int
 ) -> tuple[Any, np.ndarray]:
     """Go on to the modes of a scale, and give the multiplier of most evidence about each."""
     to_mode = descent_to_mode(posterior)
-    evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
     place, num_steps = search.folder(f"mode-{number}"), _num_steps(posterior, to_mode)
     modes = search.run(key, posterior, to_mode, init=modes, folder=place, num_warmup=num_steps)
     # Training that was out of time has come close enough for a scale.

@@ -14,7 +14,7 @@ from bnn_ppl.model.rows.features import rows_with_features, stream_with_features
 from bnn_ppl.runtime.machines.devices import by_chain, by_row, everywhere, products_in
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.loop.rows_of_stream import num_at_a_time, rows_of_stream
-from bnn_ppl.sampling.setup.initial_states import first_positions, with_states
+from bnn_ppl.sampling.setup.initial_states import first_positions, given_positions, with_states
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 from bnn_ppl.sampling.setup.run_setup import RunSetup, phases_of
 from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
@@ -55,13 +55,17 @@ def prepare(
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
     chains = by_chain(np.arange(length.num_chains), mesh)
-    with products_in(posterior.density.precision):
-        positions = first_positions(init_key, posterior, chains, data, mesh, spec.init)
-    numbers, make = numbers_to_run(posterior, method)
+    of_posterior, make = numbers_to_run(posterior, method)
+    numbers = everywhere([jnp.asarray(number) for number in of_posterior], mesh)
+    if spec.init is None:
+        with products_in(posterior.density.precision):
+            positions = first_positions(init_key, posterior, chains, data, mesh, numbers)
+    else:
+        positions = given_positions(spec.init, posterior, length.num_chains, mesh)
     setup = RunSetup(
         mesh,
         data,
-        everywhere([jnp.asarray(number) for number in numbers], mesh),
+        numbers,
         chains,
         positions,
         states=None,

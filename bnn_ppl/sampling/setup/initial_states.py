@@ -13,6 +13,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import recipe_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import (
     by_chain,
@@ -39,17 +40,27 @@ def first_positions(
     chains: jax.Array,
     data: Tree,
     mesh: Mesh,
-    init: "arviz.InferenceData | Mapping[str, Any] | None",
+    numbers: Numbers,
 ) -> Tree:
-    """Give the chains' positions: given, from another run's draws, or the posterior's `init`.
+    """Give the chains' positions by the posterior's `init`, with these numbers if there are some.
 
     `data` are the rows as the devices share them: a network's initialisers take their shape alone,
     and draws from the prior are weighed by a sum over all of them.
     """
-    if init is not None:
-        return by_chain(_positions(init, posterior, len(chains)), mesh)
-    start = _initial_positions(posterior.init, mesh, active_changes())
-    return start(chains, key, data)
+    recipe = recipe_of(posterior) if numbers else None
+    init, make = (posterior.init, None) if recipe is None else (None, recipe.make)
+    start = _initial_positions(init, make, mesh, active_changes())
+    return start(chains, key, data, numbers)
+
+
+def given_positions(
+    init: "arviz.InferenceData | Mapping[str, Any]",
+    posterior: Posterior,
+    num_chains: int,
+    mesh: Mesh,
+) -> Tree:
+    """Give the chains' positions from another run's draws, or one for all."""
+    return by_chain(_positions(init, posterior, num_chains), mesh)
 
 
 def with_states(
@@ -147,16 +158,19 @@ def _unconstrain(unconstrain: Callable) -> Callable:
     return jax.jit(jax.vmap(unconstrain))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _initial_positions(
-    init: Callable,
+    init: Callable | None,
+    make: Callable[[Numbers], Posterior] | None,
     mesh: Mesh,
     changes: tuple,  # part of the cache's key alone: tracing `init` reads the active changes
 ) -> Callable:
     """Compile a posterior's `init` for all chains."""
 
-    def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
-        return init(jax.random.fold_in(key, chain), data)
+    def position(chain: jax.Array, key: jax.Array, data: Tree, numbers: Numbers) -> Tree:
+        own = init if make is None else make(numbers).init
+        assert own is not None
+        return own(jax.random.fold_in(key, chain), data)
 
     mapped = over_chains(position, mesh, num_mapped=1, on_any_mesh=True)
     return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
