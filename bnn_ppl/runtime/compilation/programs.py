@@ -22,7 +22,7 @@ _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
 _FOLDER = "jax_compilation_cache_dir"
-_UNOPTIMISED = {"xla_backend_optimization_level": 0}
+_UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
 # Freed with their traces, which the functions traced keep.
