@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-_PARTS = 10  # in which the draws predict, to show progress
-_LEAST_PART = 300  # inputs
+_PARTS, _LEAST_PART = 10, 300  # in which the draws predict, to show progress; inputs of each
+_NUMBERS_A_PART = 2**20  # of all its inputs
+_MOST_INPUTS, _LEAST_INPUTS = 30_000, 3_000
+_PREDICTING = 2**38  # inputs times draws times weights: minutes on two cores
 # What the draws and the student have in common.
 _KEPT = "inference_library", "inference_library_version", "class_names", "prior_scale"
 
@@ -66,7 +68,7 @@ def distil(
     x: Any = None,
     *,
     student: Posterior | None = None,
-    num_inputs: int = 6_000,
+    num_inputs: int | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Distilled:
@@ -91,7 +93,8 @@ def distil(
         The model to train, conditioned on rows like those of `posterior`. By default, for classes,
         the same network; for numbers two of them, for the mean and the log standard deviation.
     num_inputs
-        About how many inputs; a tenth of them, and of the rows, is held out.
+        About how many inputs; a tenth of them, and of the rows, is held out. By default 30,000,
+        fewer (down to 3,000) for many draws of many weights.
     seed
         Of the inputs and of training.
     progress
@@ -115,6 +118,8 @@ def distil(
     correlations of several outputs.
     """
     check_arguments(posterior=posterior, draws=draws)
+    if num_inputs is None:
+        num_inputs = _usual_num_inputs(posterior, draws)
     check_count("num_inputs", num_inputs, 100)
     check_seed(seed)
     _check(posterior, student)
@@ -145,10 +150,16 @@ def _check(posterior: Posterior, student: Posterior | None) -> None:
             )
 
 
+def _usual_num_inputs(posterior: Posterior, draws: Any) -> int:
+    affordable = _PREDICTING // (weights_of(draws).size * posterior.whole.num_weights)
+    return min(max(affordable, _LEAST_INPUTS), _MOST_INPUTS)
+
+
 def _taught(posterior: Posterior, draws: Any, inputs: Inputs, progress: bool) -> Taught:
     """Predict the inputs with all draws."""
     num = sum(inputs.kinds.values())
-    size = max(_LEAST_PART, -(-num // _PARTS))
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(inputs.x)) // num
+    size = min(max(_LEAST_PART, -(-num // _PARTS)), max(1, _NUMBERS_A_PART // numbers))
     parts = []
     with reporting(progress, num) as report:
         for start in range(0, num, size):

@@ -10,6 +10,7 @@ import optax
 
 from bnn_ppl.analysis.compression.inputs import Inputs
 from bnn_ppl.analysis.compression.student import Target, divergence
+from bnn_ppl.methods.training.training_lengths import usual_num_steps
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.runtime.progress import Report, Show, reporting
@@ -18,7 +19,8 @@ Tree = Any
 Array = jax.Array
 
 _RATES = 1e-3, 3e-3, 1e-2  # tried in cycles of the first length
-_FIRST_CYCLE, _NUM_CYCLES = 1_000, 6  # steps; each later cycle is twice as long
+_FIRST_CYCLE = 1_000  # steps; each later cycle is twice as long
+_MOST_STEPS = 129_000  # fewer of networks with many weights
 _LEAST_GAIN = 0.1  # of the held-out loss by a cycle, below which training ends
 _CLOSE = 1e-4  # nats, at which it ends too: a mean is then about 0.014 standard deviations away
 _BATCH, _STEPS_A_CHUNK = 256, 50
@@ -53,12 +55,12 @@ def trained(
     ValueError
         If the loss is finite at no rate.
     """
-    most = _FIRST_CYCLE * (len(_RATES) + 2**_NUM_CYCLES - 2)
+    most = _most_steps(sum(learnt.inputs.kinds.values()), student.num_weights)
     with products_in(student.density.precision), reporting(progress, most) as report:
         cycle = _cycles(student, learnt, held_out, report)
         start = Trained(student.init(jax.random.fold_in(key, 0)), np.inf)
         found, rate = _first_cycles(cycle, start, key)
-        found = _longer_cycles(cycle, found, rate, key)
+        found = _longer_cycles(cycle, found, rate, key, most)
         report("training", found.steps, {"ended_after": found.steps, "most_steps": most})
     return found
 
@@ -78,14 +80,21 @@ def _first_cycles(cycle: Callable, start: Trained, key: Array) -> tuple[Trained,
     return found._replace(steps=tried[-1].steps), rate
 
 
-def _longer_cycles(cycle: Callable, found: Trained, rate: float, key: Array) -> Trained:
+def _most_steps(num_inputs: int, num_weights: int) -> int:
+    """Give the steps of as many whole cycles as a budget of training has."""
+    budget = usual_num_steps(_MOST_STEPS, num_inputs, num_weights, _BATCH)
+    steps, length = _FIRST_CYCLE * len(_RATES), 2 * _FIRST_CYCLE
+    while steps + length <= budget:
+        steps, length = steps + length, 2 * length
+    return steps
+
+
+def _longer_cycles(cycle: Callable, found: Trained, rate: float, key: Array, most: int) -> Trained:
     """Go on until the loss is small, or two cycles in a row have gained too little."""
-    num_idle = 0
-    for number in range(1, _NUM_CYCLES):
-        if found.loss < _CLOSE or num_idle == 2:
-            break
-        own = jax.random.fold_in(key, number + len(_RATES))
-        again = cycle(found, rate, _FIRST_CYCLE * 2**number, own)
+    num_idle, length = 0, 2 * _FIRST_CYCLE
+    while found.steps < most and found.loss >= _CLOSE and num_idle < 2:
+        again = cycle(found, rate, length, jax.random.fold_in(key, length))
+        length *= 2
         num_idle = 0 if again.loss < (1 - _LEAST_GAIN) * found.loss else num_idle + 1
         found = again if again.loss < found.loss else found._replace(steps=again.steps)
     return found

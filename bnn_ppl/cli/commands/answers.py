@@ -132,7 +132,7 @@ def distil(
     folder: Annotated[Path, tyro.conf.Positional],
     *,
     out: Path | None = None,
-    num_inputs: int = 6_000,
+    num_inputs: int | None = None,
     seed: int = 0,
     progress: bool = True,
     data_dir: Path | None = None,
@@ -150,7 +150,8 @@ def distil(
     out
         New folder; by default that of the run with -distilled added to its name.
     num_inputs
-        About how many inputs to learn from: training rows, rows with noise, and mixtures of two.
+        About how many inputs to learn from: training rows, rows with noise, and mixtures of two;
+        by default 3,000 to 30,000, by the cost of predicting them.
     seed
         Of the inputs and of training.
     progress
