@@ -19,6 +19,7 @@ from bnn_ppl.analysis.acquisition.acquire import acquire
 from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.analysis.comparison.loo import compare_loo, loo
 from bnn_ppl.analysis.compression.compress import compress
+from bnn_ppl.analysis.compression.distil import distil
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.decisions.decide import decide
@@ -93,6 +94,7 @@ __all__ = [
     "decide",
     "decisions",
     "diagnostics",
+    "distil",
     "explain",
     "export",
     "fit_points",

@@ -29,6 +29,7 @@ COMMANDS = {
     "acquire": "answers",
     "explain": "answers",
     "compress": "answers",
+    "distil": "answers",
     "export": "answers",
     "chains": "analysis",
     "correlations": "analysis",

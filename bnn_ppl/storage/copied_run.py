@@ -1,6 +1,6 @@
-"""A folder of chosen draws of a run, which opens as that of a run; it cannot be resumed."""
+"""A folder of draws made of a run's, which opens as that of a run; it cannot be resumed."""
 
-import shutil
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,13 @@ import numpy as np
 from bnn_ppl.storage.arviz_versions import groups_of
 from bnn_ppl.storage.chain_arrays import STATISTICS, write_by_chain, write_fitted
 from bnn_ppl.storage.draws_zarr import zarr_writer
-from bnn_ppl.storage.files import PROBLEM
+from bnn_ppl.storage.files import JSON, PROBLEM, read_json, sealed
 
 
-def write_run(folder: Path, like: Path, draws: Any) -> None:
-    """Write draws, chosen from those of the run in the folder `like`, into a new folder.
+def write_run(folder: Path, like: Path, draws: Any, changed: JSON | None = None) -> None:
+    """Write draws, made of those of the run in the folder `like`, into a new folder.
+
+    `changed` are the options of its problem that are others than those of the run.
 
     Raises
     ------
@@ -26,8 +28,9 @@ def write_run(folder: Path, like: Path, draws: Any) -> None:
             "remove it"
         )
     folder.mkdir(parents=True)
-    if (like / PROBLEM).is_file():  # it has the run's name, which all files have
-        shutil.copyfile(like / PROBLEM, folder / PROBLEM)
+    if (like / PROBLEM).is_file():
+        content = sealed(read_json(like / PROBLEM) | (changed or {}))
+        (folder / PROBLEM).write_text(json.dumps(content, indent=2) + "\n")
     groups = groups_of(draws)
     sizes = groups["posterior"].sizes
     records: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Commands that use a run's predictions: ``explain``, ``compress``, ``export``, ``acquire``."""
+"""Commands that use a run's predictions, such as ``explain``, ``compress`` and ``export``."""
 
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -9,6 +9,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.acquisition.acquire import Acquired, Score
 from bnn_ppl.cli.problem.rows import Scored
+from bnn_ppl.cli.problem.student import student_of
 from bnn_ppl.cli.run_folders import figure_path, reopen
 from bnn_ppl.cli.tables import named, table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
@@ -110,11 +111,7 @@ def compress(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    out = folder.with_name(f"{folder.name}-compressed") if out is None else out
-    if out.exists():
-        raise FileExistsError(
-            f"got --out {out}, which exists, expected a new folder: name another, or remove it"
-        )
+    out = _new_folder(folder, out, "compressed")
     run = reopen(folder, data_dir)
     found = bnn.compress(
         *(run.posterior, run.draws),
@@ -129,6 +126,61 @@ def compress(
     total = found.draws.attrs["compressed_from"]
     print(f"\n{found.num_draws:,} of {total:,} draws change a prediction by at most "
           f"{found.change:.2g} sd: {out}")  # fmt: skip
+
+
+def distil(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    out: Path | None = None,
+    num_inputs: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    data_dir: Path | None = None,
+) -> None:
+    """Train one network that predicts as all draws of a run do, and write it as a run of its own.
+
+    It is the network of the run, for numbers with a second one for the standard deviation, trained
+    to the least divergence from the predictive distribution. A table says how far it is from the
+    draws at inputs that were held out. Other commands take the new folder: a run of one draw.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    out
+        New folder; by default that of the run with -distilled added to its name.
+    num_inputs
+        About how many inputs to learn from: training rows, rows with noise, and mixtures of two;
+        by default 3,000 to 30,000, by the cost of predicting them.
+    seed
+        Of the inputs and of training.
+    progress
+        Show progress bars.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    out = _new_folder(folder, out, "distilled")
+    run = reopen(folder, data_dir)
+    changed, student = student_of(run.problem, run.data)
+    given = run.posterior, run.draws
+    options: dict[str, Any] = {"num_inputs": num_inputs, "seed": seed, "progress": progress}
+    found = bnn.distil(*given, student=student, **options)
+    write_run(out, folder, found.draws, changed)
+    unit = "probabilities" if run.data.num_classes is not None else "predictive standard deviations"
+    print(f"divergence (kl, nats a row) and largest changes ({unit}) at held-out inputs")
+    print(table_text(found.table))
+    num, total = found.student.num_weights, found.draws.attrs["distilled_from"]
+    print(f"\none network of {num:,} parameters for {total:,} draws: {out}")
+
+
+def _new_folder(folder: Path, out: Path | None, kind: str) -> Path:
+    """Give the folder to write; refuse one that exists."""
+    out = folder.with_name(f"{folder.name}-{kind}") if out is None else out
+    if out.exists():
+        raise FileExistsError(
+            f"got --out {out}, which exists, expected a new folder: name another, or remove it"
+        )
+    return out
 
 
 def export(
