@@ -9,6 +9,7 @@ stored/noise.csv has the scores of the test rows in the units of y.
 
 import argparse
 import time
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -73,16 +74,18 @@ def measured(problem: Problem, method: str, minutes: float) -> dict[str, Any]:
     described = METHODS[method]
     options = {"num_chains": described.counts.num_chains or 4, "max_minutes": minutes}
     built = described.build(posterior)
-    draws = bnn.run(jax.random.key(0), posterior, built, progress=False, **options)
+    draws = None
+    with suppress(TimeoutError):  # no draw in these minutes
+        draws = bnn.run(jax.random.key(0), posterior, built, progress=False, **options)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_before
+    spent = {"prior_scale": problem.prior.prior_scale, "seconds": seconds, "cpu_seconds": cpu}
+    if draws is None:
+        return spent | {"verdict": f"no draw in {minutes:g} minutes"}
     scores = bnn.metrics.summary(
         bnn.predict(posterior, draws, data.test), data.test.y, scale=data.y_scale
     )
     stats = draws.get("sample_stats", {})
-    return {
-        "prior_scale": problem.prior.prior_scale,
-        "seconds": seconds,
-        "cpu_seconds": cpu,
+    return spent | {
         "divergences": int(stats["diverging"].sum()) if "diverging" in stats else 0,
         "converged": draws.attrs.get("converged"),
         "verdict": draws.attrs.get("verdict", ""),
