@@ -14,6 +14,7 @@ from bnn_ppl.analysis.model_checks.uniformity import holm, p_of_uniform, uniform
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import like
 from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.interrupts import answered, deadline
@@ -173,7 +174,8 @@ def check_simulations(
             report("simulating", number, {})
             own = jax.random.fold_in(key, number)
             values, y = draw(own)
-            posterior = condition((data[0], np.asarray(y).astype(np.asarray(data[1]).dtype)))
+            simulated = data[0], np.asarray(y).astype(np.asarray(data[1]).dtype)
+            posterior = like(condition(simulated), given, other_rows=True)  # traced once
             draws = fit(jax.random.fold_in(own, 1), posterior)
             if pressed() or "stopped" in draws.attrs:
                 break

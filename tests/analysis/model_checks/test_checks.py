@@ -13,6 +13,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.model_checks.sensitivity import sensitivity_in_words
 from bnn_ppl.analysis.model_checks.simulations import Simulated
 from bnn_ppl.analysis.model_checks.uniformity import band, holm, p_of_uniform, uniform_places
+from bnn_ppl.sampling.loop import compiled_loop
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -96,6 +97,24 @@ def test_another_generator_is_seen():
     found = simulate(generator=halved)
     assert not found.is_flat and found.table.loc["log-likelihood", "p"] < 0.01
     assert "DO NOT agree" in found.sentence
+
+
+@pytest.mark.thorough
+def test_simulations_trace_a_method_once():
+    net = partial(bnn.nets.MLP, 2, (2,), 1)
+    model = bnn.models.regressor(net, bnn.priors.normal(), bnn.priors.noise())
+    misses = []
+
+    def fit(key, posterior):
+        length = {"num_chains": 1, "num_warmup": 2, "num_draws": 60}
+        method = bnn.sgld(posterior, step_size=0.001)
+        draws = bnn.run(key, posterior, method, **length, progress=False, verdict=False)
+        misses.append(compiled_loop._loop.cache_info().misses)
+        return draws
+
+    options = {"condition": partial(bnn.condition, model), "fit": fit, "num_simulations": 3}
+    found = simulate(**options)
+    assert found.num_simulations == 3 and len(set(misses)) == 1
 
 
 @pytest.mark.thorough

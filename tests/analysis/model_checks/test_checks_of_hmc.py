@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.tree_util import Partial
 
 import bnn_ppl as bnn
 
@@ -40,7 +41,9 @@ def sampled(key, posterior):
 def test_hmc_is_flat_and_half_the_noise_is_seen(model, num_columns):
     x = RNG.normal(size=(30, num_columns)).astype(np.float32)
     data = x, np.zeros(30, np.float32)
-    given = jax.random.key(0), partial(bnn.condition, model), data, sampled
+    # A Partial with a number: what is traced for one simulation is found again for the next.
+    right_model = Partial(model, noise=1.0)
+    given = jax.random.key(0), partial(bnn.condition, right_model), data, sampled
     right = bnn.check_simulations(*given, num_simulations=100)
     assert right.is_flat, right.table
     halved = bnn.condition(partial(model, noise=0.5), data)
