@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -19,14 +20,14 @@ NET = partial(bnn.nets.MLP, 1, (6,), 1)  # 19 weights, and the noise
 
 def linear(x, y=None, noise=1.0):
     slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    sd = numpyro.sample("noise", dist.LogNormal(np.log(0.5 * noise), 0.3))
+    sd = numpyro.sample("noise", dist.LogNormal(jnp.log(0.5 * noise), 0.3))
     with numpyro.plate("rows", len(x)):
         numpyro.sample("y", dist.Normal(x @ slopes, sd), obs=y)
 
 
 def network(x, y=None, noise=1.0):
     f = bnn.random_network("net", NET, bnn.priors.normal(1.0))
-    sd = numpyro.sample("noise", dist.LogNormal(np.log(0.5 * noise), 0.3))
+    sd = numpyro.sample("noise", dist.LogNormal(jnp.log(0.5 * noise), 0.3))
     mean = f(x)[:, 0]
     with numpyro.plate("rows", len(x)):
         numpyro.sample("y", dist.Normal(mean, sd), obs=y)
