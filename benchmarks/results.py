@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import default_tables
 import frontier_table
+import noise_table
 import numpy as np
 import pandas
 import peers_table
@@ -30,7 +31,16 @@ STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies
 PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
-ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
+ORDER += [
+    "noise",
+    "peers",
+    "comparison",
+    "partly_bayesian",
+    "priors",
+    "large_data",
+    "machines",
+    "precision",
+]
 ORDER += ["waiting", "networks", "exactness", "standard_errors"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
@@ -453,6 +463,7 @@ MADE = {
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
     "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
+    "noise": Made(noise_table.table, "noise.csv", "taskset -c 1 python benchmarks/noise.py"),
     "networks": Made(networks, "networks.csv", "taskset -c 1 python benchmarks/networks.py"),
     "standard_errors": Made(
         standard_errors, "standard_errors.csv", "python benchmarks/standard_errors.py"
