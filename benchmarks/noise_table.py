@@ -25,7 +25,8 @@ def _cells(rows: pandas.DataFrame) -> list[str]:
     means = rows.groupby("noise")[columns].mean().reindex(list(KINDS))
     cells = [_cell(means.loc[kind, score]) for score in ("nll", "rmse") for kind in KINDS]
     cells += [_percent(means.loc[kind, "coverage_90"]) for kind in KINDS]
-    cells.append(_cell(means.loc["heteroscedastic", "divergences"]))
+    diverged = means.loc["heteroscedastic", "divergences"]
+    cells.append("" if pandas.isna(diverged) else f"{diverged:,.0f}")
     return cells + [_cell(means.loc[kind, "cpu_seconds"]) for kind in KINDS]
 
 
