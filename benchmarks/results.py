@@ -31,17 +31,8 @@ STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies
 PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
-ORDER += [
-    "noise",
-    "peers",
-    "comparison",
-    "partly_bayesian",
-    "priors",
-    "large_data",
-    "machines",
-    "precision",
-]
-ORDER += ["waiting", "networks", "exactness", "standard_errors"]
+ORDER += ["noise", "peers", "comparison", "partly_bayesian", "priors", "large_data"]
+ORDER += ["machines", "precision", "waiting", "networks", "exactness", "standard_errors"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
 FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
