@@ -42,6 +42,10 @@ def _scores_of_mixture(prediction: Arrays, y: np.ndarray, scale: float) -> dict[
 
 def _scores_of_quantiles(prediction: Arrays, y: np.ndarray, scale: float) -> dict[str, float]:
     levels = prediction["levels"]
+    if np.any(np.diff(levels) <= 0):
+        raise ValueError(
+            f"got levels {levels.tolist()}, expected them in ascending order: sort them"
+        )
     quantiles = np.sort(prediction["quantiles"], axis=0)  # none are to cross
     where = {level: [_index(levels, tail) for tail in _tails(level)] for level in INTERVALS}
     ends = {level: quantiles[where[level]] for level in INTERVALS}

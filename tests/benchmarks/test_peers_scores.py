@@ -85,3 +85,9 @@ def test_quantiles_without_the_ends_of_an_interval_are_refused(peers_scores):
     one = {"mean": np.zeros(1), "levels": np.array([0.25, 0.75]), "quantiles": np.zeros((2, 1))}
     with pytest.raises(ValueError, match=r"expected one of 0\.05"):
         peers_scores.scores(one, np.zeros(1), 1.0)
+
+
+def test_levels_out_of_order_are_refused(peers_scores):
+    one = {"mean": np.zeros(1), "levels": LEVELS[::-1], "quantiles": np.zeros((len(LEVELS), 1))}
+    with pytest.raises(ValueError, match="ascending order"):
+        peers_scores.scores(one, np.zeros(1), 1.0)
