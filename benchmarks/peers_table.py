@@ -1,14 +1,14 @@
-"""Scores, lines of code and the tables of benchmarks/peers/, without the peers."""
+"""The peers of benchmarks/peers/, their lines of code and their tables, without running them."""
 
 from pathlib import Path
 
-import numpy as np
 import pandas
-from scipy.special import logsumexp
-from scipy.stats import norm
-from tables import markdown, number, percent
+from peers_scores import COVERAGES, INTERVALS, WIDTHS
+from tables import markdown, number
 
 STORED = Path(__file__).parent / "stored" / "peers.csv"
+MISSING = STORED.with_name("peers_missing.csv")
+MISSING_COLUMNS = ["peer", "data", "split", "why", "minutes"]
 BEGIN, END = "# user code", "# end of user code"
 
 # The peers, and the distributions whose versions are recorded.
@@ -24,19 +24,30 @@ PEERS = {
     "laplace_torch": "laplace-torch",
     "ours_sghmc": "bnn_ppl",
     "posteriors_sghmc": "posteriors",
+    "ours_sgnht": "bnn_ppl",
+    "ours_regressor": "bnn_ppl",
     "ours_descent": "bnn_ppl",
+    "torch_ensemble": "torch",
+    "torch_ensemble_stopped": "torch",
+    "torch_mc_dropout": "torch",
     "sklearn_mlp": "scikit-learn",
     "sklearn_gp": "scikit-learn",
+    "sklearn_hgb": "scikit-learn",
+    "lightgbm_quantiles": "lightgbm",
+    "mapie_cv_plus": "mapie",
+    "ngboost_normal": "ngboost",
+    "catboost_uncertainty": "catboost",
 }
 # What is compared with ours, and whether less is better.
-COMPARED = {"rmse": True, "accuracy": False, "nll": True, "ece": True, "cpu_seconds": True}
-COMPARED |= {"peak_memory_mb": True, "lines": True}
+COMPARED = {"rmse": True, "accuracy": False, "nll": True, "crps": True, "ece": True}
+COMPARED |= {"cpu_seconds": True, "peak_memory_mb": True, "lines": True}
+PAIRED = ["rmse", "nll", "crps"]
 SHOWN = {
     "rmse": "RMSE",
     "accuracy": "accuracy",
     "nll": "NLL",
+    "crps": "CRPS",
     "ece": "ECE",
-    "coverage_90": "covers",
     "seconds": "seconds",
     "cpu_seconds": "CPU s",
     "peak_memory_mb": "MB",
@@ -45,8 +56,8 @@ SHOWN = {
 
 
 def file_of(peer: str) -> str:
-    """Name the file of benchmarks/peers/: all of our methods but laplace share one."""
-    shared = peer.startswith("ours_") and peer != "ours_laplace"
+    """Name the file of benchmarks/peers/: our methods but laplace share one."""
+    shared = peer.startswith("ours_") and peer not in ("ours_laplace", "ours_regressor")
     return "ours.py" if shared else f"{peer}.py"
 
 
@@ -57,60 +68,113 @@ def lines_of_code(path: Path) -> int:
     return sum(bool(line) and not line.startswith("#") for line in lines)
 
 
-def scores(prediction: dict[str, np.ndarray], y: np.ndarray, scale: float) -> dict[str, float]:
-    """Score class probabilities, or an equal mixture of Gaussians, in the units of y."""
-    if "probs" in prediction:
-        return _scores_of_classes(prediction["probs"], y)
-    mean = prediction["mean"].reshape(-1, len(y))
-    sd = prediction["sd"]
-    sd = np.broadcast_to(sd.reshape(-1, sd.shape[-1]) if sd.ndim > 1 else sd, mean.shape)
-    log_density = logsumexp(norm.logpdf(y, mean, sd), axis=0) - np.log(len(mean))
-    rank = norm.cdf(y, mean, sd).mean(axis=0)
-    return {
-        "rmse": float(scale * np.sqrt(np.mean((mean.mean(axis=0) - y) ** 2))),
-        "nll": float(np.log(scale) - log_density.mean()),
-        "coverage_90": float(np.mean((rank > 0.05) & (rank < 0.95))),
-    }
-
-
-def _scores_of_classes(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    from bnn_ppl import metrics  # it takes seconds
-
-    found = {"accuracy": metrics.accuracy, "nll": metrics.nll, "ece": metrics.ece}
-    return {name: float(function(probs, y)) for name, function in found.items()}
+def read(source: Path | pandas.DataFrame) -> pandas.DataFrame:
+    """Read rows, of several of the same peer and split the last; columns that are absent empty."""
+    rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
+    rows = rows.drop_duplicates(["data", "split", "peer"], keep="last")
+    wanted = [*SHOWN, *COVERAGES, *WIDTHS]
+    return rows.reindex(columns=[*rows.columns, *(set(wanted) - set(rows.columns))])
 
 
 def table(source: Path | pandas.DataFrame = STORED) -> str:
     """Give a table for each data set; its last column says where a peer beats all of ours."""
-    rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
-    rows = rows.reindex(columns=[*rows.columns, *(set(SHOWN) - set(rows.columns))])
     parts = []
-    for data, found in rows.groupby("data", sort=False):
-        means = found.groupby("peer")[list(SHOWN)].mean().dropna(axis=1, how="all")
+    for data, found in read(source).groupby("data", sort=False):
+        means = found.groupby("peer")[[*SHOWN, *COVERAGES, *WIDTHS]].mean()
         means = means.reindex([name for name in PEERS if name in means.index])
+        shown = [name for name in SHOWN if means[name].notna().any()]
+        joined = {} if means[COVERAGES].isna().all(axis=None) else JOINED
         counts = found.groupby("peer").size()
-        head = ["", "splits", *(SHOWN[name] for name in means), "better than all of ours in"]
+        head = ["", "splits", *(SHOWN[name] for name in shown), *joined, "better in"]
         body = []
-        for peer in means.index:
-            write = {"coverage_90": percent, "lines": lambda value: str(round(value))}
-            cells = [write.get(name, number)(means.loc[peer, name]) for name in means]
-            body.append([peer, str(counts[peer]), *cells, ", ".join(wins(peer, found))])
+        for peer, row in means.iterrows():
+            cells = [
+                str(round(row[name])) if name == "lines" else number(row[name]) for name in shown
+            ]
+            cells += [" / ".join(map(write, row[names])) for names, write in joined.values()]
+            body.append([str(peer), str(counts[peer]), *cells, ", ".join(wins(str(peer), found))])
         parts.append(f"**{data}**\n\n{markdown([head, *body])}")
     return "\n\n".join(parts)
 
 
+def _share(value: float) -> str:
+    return "-" if value != value else f"{100 * value:.0f}"
+
+
+def _width(value: float) -> str:
+    return "-" if value != value else number(value)
+
+
+LEVELS = " / ".join(map(str, INTERVALS))
+JOINED = {f"covers {LEVELS} %": (COVERAGES, _share), f"width {LEVELS} %": (WIDTHS, _width)}
+
+
 def wins(peer: str, rows: pandas.DataFrame) -> list[str]:
-    """Name what a peer does better than each of ours, on the splits that it has."""
-    of_peer = rows[rows["peer"] == peer]
-    ours = rows[rows["peer"].str.startswith("ours") & rows["split"].isin(of_peer["split"])]
-    if peer.startswith("ours") or ours.empty:
+    """Name what a peer does better than each of ours that has all of its splits, on average."""
+    if peer.startswith("ours"):
         return []
     found = []
     for name, less in COMPARED.items():
-        theirs, best = of_peer[name].mean(), ours.groupby("peer")[name].mean()
-        if (theirs < best.min()) if less else (theirs > best.max()):
+        means = [each.mean() for each in differences(peer, rows, name).values()]
+        if means and all(mean < 0 if less else mean > 0 for mean in means):
             found.append(SHOWN[name])
     return found
+
+
+def differences(peer: str, rows: pandas.DataFrame, name: str) -> dict[str, pandas.Series]:
+    """Give the peer's value less ours by split, for each of ours that has all of its splits."""
+    by_peer = rows.set_index("split").groupby("peer")[name]
+    values = {each: found.dropna() for each, found in by_peer}
+    theirs = values.pop(peer)
+    return {
+        ours: theirs - found.loc[theirs.index]
+        for ours, found in values.items()
+        if ours.startswith("ours") and len(theirs) and theirs.index.isin(found.index).all()
+    }
+
+
+def against_ours(source: Path | pandas.DataFrame = STORED) -> str:
+    """Compare by split with the best of ours: the peer's score less that of ours, and its error.
+
+    In bold: better than each of ours by more than two standard errors of the paired difference.
+    """
+    head = ["data", "peer", "splits", *(f"{SHOWN[name]} less ours" for name in PAIRED)]
+    body = []
+    for data, rows in read(source).groupby("data", sort=False):
+        for peer in [name for name in PEERS if name in set(rows["peer"])]:
+            found = {name: differences(peer, rows, name) for name in PAIRED}
+            counts = [len(each) for of_ours in found.values() for each in of_ours.values()]
+            if peer.startswith("ours") or max(counts, default=0) < 2:
+                continue
+            cells = [paired(found[name]) for name in PAIRED]
+            body.append([str(data), peer, str(max(counts)), *cells])
+    return markdown([head, *body])
+
+
+def paired(of_ours: dict[str, pandas.Series]) -> str:
+    """Write the difference from the best of ours, its standard error and which it is."""
+    if not of_ours:
+        return ""
+    best = max(of_ours, key=lambda name: of_ours[name].mean())
+    each = of_ours[best]
+    text = f"{each.mean():+.3f} ± {each.sem():.3f}"
+    text = f"**{text}**" if all(is_less(each) for each in of_ours.values()) else text
+    return f"{text} ({best.removeprefix('ours_')})"
+
+
+def is_less(difference: pandas.Series) -> bool:
+    """Whether differences by split are below 0 by more than two standard errors."""
+    return bool(difference.mean() < -2 * difference.sem())
+
+
+def missing(source: Path | pandas.DataFrame = MISSING) -> str:
+    """Give a row a package that does not install, or a peer without an answer on a data set."""
+    rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
+    head, body = ["", "data", "splits", "why"], []
+    for (peer, data, why), found in rows.groupby(["peer", "data", "why"], sort=False, dropna=False):
+        splits = ", ".join(str(int(split)) for split in sorted(set(found["split"].dropna())))
+        body.append([peer, "" if data != data else data, splits, why])
+    return markdown([head, *body])
 
 
 # Files of the same method.
@@ -127,7 +191,7 @@ SAME = {
 
 def pairs(source: Path | pandas.DataFrame = STORED) -> str:
     """Compare the same method, on the splits that both have: theirs over ours, NLL less ours."""
-    rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
+    rows = read(source)
     ratios = ["rmse", "cpu_seconds", "peak_memory_mb", "lines"]
     head = ["data", "theirs", "ours", "splits", "NLL less ours"]
     head += [f"{SHOWN[name]} over ours" for name in ratios]

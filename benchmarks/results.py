@@ -430,6 +430,12 @@ MADE = {
     "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
     "peers": Made(peers_table.table, "peers.csv", "python benchmarks/peers/run.py"),
+    "peers/against_ours": Made(
+        peers_table.against_ours, "peers.csv", "python benchmarks/peers/run.py"
+    ),
+    "peers/missing": Made(
+        peers_table.missing, "peers_missing.csv", "python benchmarks/peers/environments.py"
+    ),
     "peers/pairs": Made(peers_table.pairs, "peers.csv", "python benchmarks/peers/run.py"),
     "digits_lenet": Made(
         digits_lenet, "digits_lenet.csv", "python benchmarks/digits_lenet.py --score"

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas
 import pytest
 
@@ -41,34 +40,63 @@ def test_only_lines_of_user_code_count(peers_table, tmp_path):
 
 def test_every_peer_has_a_file_whose_lines_are_counted(peers_table):
     files = {path.name for path in (BENCHMARKS / "peers").glob("*.py")}
-    files -= {"run.py", "one_run.py"}
+    files -= {"run.py", "one_run.py", "environments.py"}
     assert files == set(map(peers_table.file_of, peers_table.PEERS))
     for name in files:
-        assert peers_table.lines_of_code(BENCHMARKS / "peers" / name) > 5
-
-
-def test_a_mixture_is_scored_in_the_units_of_y(peers_table):
-    y, scale = np.array([0.0, 2.0]), 10.0
-    one = {"mean": np.array([0.0, 2.0]), "sd": np.array([1.0, 1.0])}
-    found = peers_table.scores(one, y, scale)
-    assert found["rmse"] == 0 and found["coverage_90"] == 1
-    assert found["nll"] == pytest.approx(np.log(10 * np.sqrt(2 * np.pi)))
-    chains = {"mean": np.array([[[0.0, 2.0]], [[2.0, 4.0]]]), "sd": np.ones((2, 1, 1))}
-    found = peers_table.scores(chains, y, scale)
-    assert found["rmse"] == pytest.approx(10)
-    density = (1 + np.exp(-2)) / 2 / np.sqrt(2 * np.pi)
-    assert found["nll"] == pytest.approx(np.log(10) - np.log(density))
+        assert peers_table.lines_of_code(BENCHMARKS / "peers" / name) >= 5
 
 
 def test_the_table_says_where_a_peer_is_better_on_its_splits(peers_table):
     text = peers_table.table(ROWS)
-    assert (
-        "| sklearn_gp | 1 | 0.300 | 0.700 | 90 % | 40.0 | 30.0 | 500 | 10 | RMSE, lines |" in text
-    )
+    scores = "| sklearn_gp | 1 | 0.300 | 0.700 | 40.0 | 30.0 | 500 | 10 |"
+    assert f"{scores} - / 90 / - | - / - / - | RMSE, lines |" in text
     row = next(line for line in text.splitlines() if line.startswith("| numpyro_nuts"))
-    assert row.endswith("| 28 |  |")
+    assert row.endswith("| 28 | - / 90 / - | - / - / - |  |")
 
 
 def test_the_same_method_is_compared_on_common_splits(peers_table):
     row = "| yacht | numpyro_nuts | ours_nuts | 1 | +0.100 | 1.25 | 2.00 | 1.00 | 2.00 |"
     assert row in peers_table.pairs(ROWS)
+
+
+SPLITS = pandas.DataFrame(
+    {
+        "data": "yacht",
+        "split": [0, 1, 2] * 3,
+        "peer": ["ours_nuts"] * 3 + ["ours_laplace"] * 3 + ["sklearn_gp"] * 3,
+        "rmse": [1.0, 2.0, 3.0, 2.0, 3.0, 4.0, 0.9, 1.8, 2.7],  # 0.1, 0.2 and 0.3 less than nuts
+        "nll": [1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 0.0, 0.0, 3.5],  # 1 and 1 less, 2.5 more
+    }
+)
+
+
+def test_a_peer_is_compared_by_split_with_the_best_of_ours(peers_table):
+    (row,) = peers_table.against_ours(SPLITS).splitlines()[2:]
+    error = 0.1 / 3**0.5  # the deviation of 0.1, 0.2, 0.3 is 0.1
+    assert f"| yacht | sklearn_gp | 3 | **-0.200 ± {error:.3f}** (nuts) |" in row
+    assert "| +0.167 ± 1.167 (nuts) |  |" in row  # not bold; neither has a CRPS
+
+
+def test_a_gain_of_less_than_two_standard_errors_is_not_marked(peers_table):
+    rows = SPLITS.copy()
+    rows.loc[rows["peer"] == "sklearn_gp", "rmse"] = [0.9, 1.9, 2.4]  # -0.267 +- 0.167
+    assert "**" not in peers_table.against_ours(rows)
+
+
+def test_ours_that_lacks_a_split_of_the_peer_is_no_competitor(peers_table):
+    rows = SPLITS[~((SPLITS["peer"] == "ours_nuts") & (SPLITS["split"] == 1))]
+    assert "(laplace)" in peers_table.against_ours(rows)
+    assert "(nuts)" not in peers_table.against_ours(rows)
+
+
+def test_of_two_rows_of_a_split_the_last_counts(peers_table):
+    again = SPLITS.iloc[[6]].assign(rmse=5.0)
+    found = peers_table.read(pandas.concat([SPLITS, again]))
+    assert len(found) == len(SPLITS)
+    assert found.query("peer == 'sklearn_gp' and split == 0")["rmse"].item() == 5
+
+
+def test_what_is_missing_is_a_row_each(peers_table):
+    rows = {"peer": ["bde", "gp", "gp"], "data": [None, "boston", "boston"], "split": [None, 0, 2]}
+    found = peers_table.missing(pandas.DataFrame(rows | {"why": ["no wheel", "slow", "slow"]}))
+    assert found.splitlines()[2:] == ["| bde |  |  | no wheel |", "| gp | boston | 0, 2 | slow |"]

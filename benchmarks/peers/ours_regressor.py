@@ -1,0 +1,16 @@
+"""The estimator at its defaults, which find the scale of the prior."""
+
+# user code
+import bnn_ppl as bnn
+from bnn_ppl.estimators import BayesianRegressor
+
+
+def predict(x_train, y_train, x_test, seed):
+    model = BayesianRegressor(random_state=seed).fit(x_train, y_train)
+    x = (x_test - model.x_mean_) / model.x_scale_
+    means = bnn.function_draws(model.posterior_, model.draws_, x).posterior["mean"].values
+    noise = model.draws_.posterior["noise"].values[..., None]
+    return {"mean": means * model.y_scale_ + model.y_mean_, "sd": noise * model.y_scale_}
+
+
+# end of user code
