@@ -5,9 +5,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from marks import quick_first
 from scipy.stats import norm
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.comparison.loo import averaged
+from bnn_ppl.analysis.comparison.moment_matching import Affine, cannot_move
 from bnn_ppl.analysis.convergence.pareto import pareto_smoothed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -85,8 +88,63 @@ def test_models_are_compared_with_errors_and_stacked():
 def test_a_row_that_decides_the_fit_has_a_bad_k():
     x, y = X.copy(), Y.copy()
     x[3], y[3] = [1.0, 40.0], 0.0
-    assert bnn.loo(*run(2, x, y)).k[3] > 0.7
-    assert bnn.loo(*run(2, x, y)).num_bad == 1
+    found = bnn.loo(*run(2, x, y), match_moments=False)
+    assert found.k[3] > 0.7 and found.num_bad == 1 and found.bad_rows().tolist() == [3]
+    assert found.count("weights") == NUM_ROWS
+
+
+@quick_first(("temperature", "scale"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+def test_moved_draws_leave_out_a_row_that_weights_cannot(temperature, scale):
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 0.0
+    given = run(2, x, y, temperature=temperature, scale=scale)
+    by_weights, found = bnn.loo(*given, match_moments=False), bnn.loo(*given)
+    expected = exact(x, y, temperature, scale)[3]
+    assert by_weights.k[3] > 0.7 and abs(by_weights.elpd[3] - expected) > 2.0
+    assert found.k[3] < by_weights.k[3] and found.how[3] == "moments"
+    assert abs(found.elpd[3] - expected) < max(4 * found.error[3], 0.15)
+    others = np.arange(NUM_ROWS) != 3
+    np.testing.assert_array_equal(found.elpd[others], by_weights.elpd[others])
+
+
+def test_a_map_has_the_weighted_moments_and_is_undone():
+    positions = {"a": RNG.normal(size=(500, 3)) * [1, 2, 3], "b": RNG.normal(size=500)}
+    log_weights = -0.5 * positions["a"].sum(1)
+    weights = np.exp(log_weights) / np.exp(log_weights).sum()
+    zeros = {site: np.zeros(each.shape[1:]) for site, each in positions.items()}
+    ones = {site: each + 1 for site, each in zeros.items()}
+    before = Affine({site: each.mean(0) for site, each in positions.items()}, zeros, ones)
+    before = before.towards(positions, RNG.normal(size=500), scaled=True)
+    found = before.towards(positions, log_weights, scaled=True)
+    moved, given = found.of(positions), before.of(positions)
+    for site in positions:
+        mean = np.tensordot(weights, given[site], 1)
+        variance = np.tensordot(weights, (given[site] - mean) ** 2, 1)
+        np.testing.assert_allclose(moved[site].mean(0), mean, atol=1e-12)
+        np.testing.assert_allclose(moved[site].var(0), variance, rtol=1e-9)
+        np.testing.assert_allclose(found.inverse(moved)[site], positions[site], atol=1e-12)
+    slopes = [
+        (moved[site][0] - moved[site][1]) / (each[0] - each[1]) for site, each in positions.items()
+    ]
+    assert found.log_volume == pytest.approx(sum(np.log(each).sum() for each in slopes))
+
+
+def test_the_errors_of_estimates_are_those_over_repetitions():
+    values = -0.5 * RNG.normal(size=(2_000, 300)) ** 2
+    log_weights = -0.3 * values
+    log_weights -= np.logaddexp.reduce(log_weights, axis=1, keepdims=True)
+    found, told = averaged(log_weights, values, 1.0)
+    np.testing.assert_allclose(told.mean(), found.std(), rtol=0.08)
+    np.testing.assert_allclose(averaged(log_weights, values, 0.25)[1], 2 * told)
+
+
+def test_draws_of_a_fitted_distribution_are_not_moved():
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 0.0
+    posterior, draws = run(2, x, y, num_draws=500, draws_from="gaussian", method="mfvi")
+    found = bnn.loo(posterior, draws)
+    assert found.num_bad == 1 and found.count("moments") == 0
+    assert cannot_move(posterior, draws) == "draws of mfvi, whose density is not the posterior's"
 
 
 def test_units_change_densities_and_rows_that_do_not_count_are_left_out():
