@@ -238,6 +238,11 @@ def _of_rows(name: str, each: Loo, run: Opened, leaving_out: LeavingOut) -> list
     if each.num_bad:
         why = cannot_move(run.posterior, run.draws) if leaving_out.match_moments else None
         lines += [] if why is None else [f"{name}: draws were not moved: {why}"]
+        if leaving_out.match_moments and why is None and not moved.any():
+            lines.append(
+                f"{name}: moved draws lowered k of no row: {run.posterior.num_weights:,} weights "
+                f"are many for moments of {each.num_draws:,} draws"
+            )
         hint = f"--most-refits {each.num_bad + refits}" if leaving_out.refit else "--refit"
         lines.append(
             f"WARNING: {name}: {each.num_bad:,} of {len(each.elpd):,} rows have k above "

@@ -29,54 +29,66 @@ class Weighted(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A map of each unconstrained number by itself: about a centre, scaled and then shifted."""
+    """A map of each unconstrained number by itself, for each chain its own: scaled, then shifted.
 
-    centre: Tree
-    shift: Tree
+    Both are arrays (chain, 1, ...) by site, for positions (chain, draw, ...).
+    """
+
     scale: Tree
+    shift: Tree
+
+    @classmethod
+    def identity(cls, positions: Tree) -> "Affine":
+        """Give the map that changes nothing."""
+        ones = {site: np.ones_like(each[:, :1]) for site, each in positions.items()}
+        return cls(ones, {site: np.zeros_like(each) for site, each in ones.items()})
 
     def of(self, positions: Tree) -> Tree:
-        """Map positions (draw, ...) by site."""
-        return {
-            site: (each - self.centre[site]) * self.scale[site]
-            + self.centre[site]
-            + self.shift[site]
-            for site, each in positions.items()
-        }
+        """Map positions."""
+        return {s: self.scale[s] * each + self.shift[s] for s, each in positions.items()}
 
     def inverse(self, positions: Tree) -> Tree:
         """Map them back."""
-        return {
-            site: (each - self.centre[site] - self.shift[site]) / self.scale[site]
-            + self.centre[site]
-            for site, each in positions.items()
-        }
+        return {s: (each - self.shift[s]) / self.scale[s] for s, each in positions.items()}
 
     @property
-    def log_volume(self) -> float:
-        """Log-determinant of the map."""
-        return float(sum(np.log(each).sum() for each in self.scale.values()))
+    def log_volume(self) -> Array:
+        """Log-determinant of the map: (chain, 1)."""
+        logs = [np.log(each).reshape(len(each), -1).sum(1) for each in self.scale.values()]
+        return np.sum(logs, axis=0)[:, None]
 
-    def towards(self, positions: Tree, log_weights: Array, scaled: bool) -> "Affine":
+    def towards(self, positions: Tree, log_weights: Array, kind: "Kind") -> "Affine":
         """Give this map, changed so that what it makes of positions has the weighted moments.
 
-        These are the means and, if `scaled`, the variances of each number.
+        These are the means and, if scaled, the variances of each number: of all draws together, or
+        of those of each chain.
         """
-        weights, moved = np.exp(log_weights - np.logaddexp.reduce(log_weights)), self.of(positions)
-        shift, scale = dict(self.shift), dict(self.scale)
-        for site, each in moved.items():
-            mean = np.tensordot(weights, each, 1)
-            shift[site] = shift[site] + mean - each.mean(0)
-            if scaled:
-                scale[site] = scale[site] * _ratio(
-                    np.tensordot(weights, (each - mean) ** 2, 1), each
-                )
-        return self._replace(shift=shift, scale=scale)
+        axes = 1 if kind.by_chain else (0, 1)
+        weights = np.exp(log_weights - log_weights.max(axes, keepdims=True))
+        weights /= weights.sum(axes, keepdims=True)
+        scale, shift = {}, {}
+        for site, each in self.of(positions).items():
+            own = weights.reshape(*weights.shape, *[1] * (each.ndim - 2))
+            before, after = each.mean(axes, keepdims=True), (own * each).sum(axes, keepdims=True)
+            variance = (own * (each - after) ** 2).sum(axes, keepdims=True)
+            ratio = _ratio(variance, each.var(axes, keepdims=True)) if kind.scaled else 1.0
+            scale[site] = ratio * self.scale[site]
+            shift[site] = ratio * (self.shift[site] - before) + after
+        return Affine(scale, shift)
 
 
-def _ratio(weighted: Array, each: Array) -> Array:
+class Kind(NamedTuple):
+    """Which moments are matched."""
+
+    scaled: bool
+    by_chain: bool
+
+
+_KINDS = [Kind(scaled, by_chain) for by_chain in (False, True) for scaled in (False, True)]
+
+
+def _ratio(weighted: Array, variance: Array) -> Array:
     """Give the weighted standard deviation over that of the draws; 1 where one of them is 0."""
-    variance = each.var(0)
     known = (variance > 0) & (weighted > 0)
     return np.sqrt(np.where(known, weighted, 1.0) / np.where(known, variance, 1.0))
 
@@ -99,6 +111,7 @@ class Mover:
         self._temperature, self._efficiency = posterior.density.temperature, efficiency
         self._evaluate = _evaluator(self._posterior.density.terms, self._posterior.density.total)
         self._positions = _unconstrained(self._posterior, draws)
+        self._num_chains = draws["posterior"].sizes["chain"]
         self._log_density = self._at(self._positions, 0)[0]
 
     def without(self, row: int, count: float, known: Weighted, threshold: float) -> Weighted | None:
@@ -109,6 +122,11 @@ class Mover:
         mean, or shifted and scaled by marginal variances too, as long as k is above a threshold
         and falls (their algorithm 1). Weights are then those of a mixture of moved and unmoved
         draws, half and half (their section 3.2).
+
+        Where the moments of all draws do not help, those of each chain are tried, which is not in
+        the paper: chains of a network stand in modes that differ by a permutation of units, and
+        their common mean is in none. The weights are those of importance sampling of a draw
+        together with the number of its chain, and as right.
 
         Parameters
         ----------
@@ -121,10 +139,7 @@ class Mover:
         threshold
             Of k, from which on a row's estimate is reliable.
         """
-        centre = {site: each.mean(0) for site, each in self._positions.items()}
-        zeros = {site: np.zeros_like(each) for site, each in centre.items()}
-        ones = {site: np.ones_like(each) for site, each in centre.items()}
-        moved, weights, k = Affine(centre, zeros, ones), known.log_weights, known.k
+        moved, weights, k = Affine.identity(self._positions), known.log_weights, known.k
         any_step = False
         for _ in range(_MOST_STEPS):
             step = self._step(row, moved, weights, k) if k > threshold else None
@@ -139,8 +154,8 @@ class Mover:
         self, row: int, moved: Affine, weights: Array, k: float
     ) -> tuple[Affine, Array, float] | None:
         """Take the first change of the map that lowers k; None if there is none."""
-        for scaled in (False, True):
-            trial = moved.towards(self._positions, weights, scaled)
+        for kind in _KINDS[: 2 if self._num_chains == 1 else 4]:
+            trial = moved.towards(self._positions, weights.reshape(self._num_chains, -1), kind)
             log_density, of_row = self._at(trial.of(self._positions), row)
             raw = log_density - of_row / self._temperature - self._log_density
             found, shape = self._smoothed(raw)
@@ -150,24 +165,26 @@ class Mover:
 
     def _mixed(self, row: int, count: float, moved: Affine) -> Weighted:
         """Weigh every other draw moved, the others as they are, by the density of both kinds."""
-        is_moved = np.arange(len(self._log_density)) % 2 == 0
-
-        def either(yes: Tree, no: Tree) -> Tree:
-            return {
-                site: np.where(is_moved.reshape(-1, *[1] * (each.ndim - 1)), each, no[site])
-                for site, each in yes.items()
-            }
-
-        images, origins = moved.of(self._positions), moved.inverse(self._positions)
-        log_density, of_row = self._at(either(images, self._positions), row)
-        before = np.where(is_moved, self._log_density, self._at(origins, row)[0])
-        proposed = np.logaddexp(log_density, before - moved.log_volume)
+        here, there = self._positions, moved.of(self._positions)
+        every_other = np.arange(len(self._log_density)) % 2 == 0
+        by_chain = every_other.reshape(self._num_chains, -1)
+        mixed = {
+            site: np.where(
+                by_chain.reshape(*by_chain.shape, *[1] * (each.ndim - 2)), each, here[site]
+            )
+            for site, each in there.items()
+        }
+        log_density, of_row = self._at(mixed, row)
+        origins = self._at(moved.inverse(here), row)[0]
+        before = np.where(every_other, self._log_density, origins).reshape(self._num_chains, -1)
+        proposed = np.logaddexp(log_density, (before - moved.log_volume).reshape(-1))
         log_weights, k = self._smoothed(log_density - of_row / self._temperature - proposed)
         return Weighted(log_weights, of_row / count, k)
 
     def _at(self, positions: Tree, row: int) -> tuple[Array, Array]:
         """Give the log-density of all rows, and the log-likelihood of one as it counts."""
-        given = {site: jnp.asarray(each, float) for site, each in positions.items()}
+        flat = {site: each.reshape(-1, *each.shape[2:]) for site, each in positions.items()}
+        given = {site: jnp.asarray(each, float) for site, each in flat.items()}
         found = self._evaluate(given, jnp.asarray(row), self._posterior.rows.examples)
         log_density, of_row = (np.asarray(each, float) for each in found)
         return np.where(np.isnan(log_density), -np.inf, log_density), of_row
@@ -209,8 +226,9 @@ def _evaluator(terms_of: Callable, total: Callable) -> Callable:
 
 
 def _unconstrained(posterior: Posterior, draws: Any) -> dict[str, Array]:
-    """Give the positions (draw, ...) of the draws of all chains, by site."""
+    """Give the positions (chain, draw, ...) of draws, by site."""
     sites = {site: each.values for site, each in sites_of(posterior, draws).items()}
+    sizes = next(iter(sites.values())).shape[:2]
     flat = {site: each.reshape(-1, *each.shape[2:]) for site, each in sites.items()}
     rows = posterior.rows.examples
 
@@ -218,4 +236,5 @@ def _unconstrained(posterior: Posterior, draws: Any) -> dict[str, Array]:
     def of_all(values: Tree, data: Any) -> Tree:
         return jax.lax.map(lambda each: posterior.unconstrain(each, data), values)
 
-    return {site: np.asarray(each, float) for site, each in of_all(flat, rows).items()}
+    found = {site: np.asarray(each, float) for site, each in of_all(flat, rows).items()}
+    return {site: each.reshape(*sizes, *each.shape[1:]) for site, each in found.items()}

@@ -9,8 +9,9 @@ from marks import quick_first
 from scipy.stats import norm
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.comparison import moment_matching
 from bnn_ppl.analysis.comparison.loo import averaged
-from bnn_ppl.analysis.comparison.moment_matching import Affine, cannot_move
+from bnn_ppl.analysis.comparison.moment_matching import Affine, Kind, cannot_move
 from bnn_ppl.analysis.convergence.pareto import pareto_smoothed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -107,26 +108,40 @@ def test_moved_draws_leave_out_a_row_that_weights_cannot(temperature, scale):
     np.testing.assert_array_equal(found.elpd[others], by_weights.elpd[others])
 
 
-def test_a_map_has_the_weighted_moments_and_is_undone():
-    positions = {"a": RNG.normal(size=(500, 3)) * [1, 2, 3], "b": RNG.normal(size=500)}
-    log_weights = -0.5 * positions["a"].sum(1)
-    weights = np.exp(log_weights) / np.exp(log_weights).sum()
-    zeros = {site: np.zeros(each.shape[1:]) for site, each in positions.items()}
-    ones = {site: each + 1 for site, each in zeros.items()}
-    before = Affine({site: each.mean(0) for site, each in positions.items()}, zeros, ones)
-    before = before.towards(positions, RNG.normal(size=500), scaled=True)
-    found = before.towards(positions, log_weights, scaled=True)
+@pytest.mark.parametrize("by_chain", [False, True])
+def test_a_map_has_the_weighted_moments_and_is_undone(by_chain):
+    positions = {"a": RNG.normal(size=(2, 500, 3)) * [1, 2, 3], "b": RNG.normal(size=(2, 500))}
+    log_weights = -0.5 * positions["a"].sum(2)
+    kind = Kind(scaled=True, by_chain=by_chain)
+    before = Affine.identity(positions).towards(positions, RNG.normal(size=(2, 500)), kind)
+    found = before.towards(positions, log_weights, kind)
     moved, given = found.of(positions), before.of(positions)
-    for site in positions:
-        mean = np.tensordot(weights, given[site], 1)
-        variance = np.tensordot(weights, (given[site] - mean) ** 2, 1)
-        np.testing.assert_allclose(moved[site].mean(0), mean, atol=1e-12)
-        np.testing.assert_allclose(moved[site].var(0), variance, rtol=1e-9)
-        np.testing.assert_allclose(found.inverse(moved)[site], positions[site], atol=1e-12)
+    parts = [slice(0, 1), slice(1, 2)] if by_chain else [slice(None)]
+    for site, each in positions.items():
+        np.testing.assert_allclose(found.inverse(moved)[site], each, atol=1e-12)
+        for part in parts:
+            shape = given[site][part].reshape(-1, *each.shape[2:])
+            weights = np.exp(log_weights[part]).reshape(-1)
+            mean = np.average(shape, axis=0, weights=weights)
+            variance = np.average((shape - mean) ** 2, axis=0, weights=weights)
+            own = moved[site][part].reshape(shape.shape)
+            np.testing.assert_allclose(own.mean(0), mean, atol=1e-12)
+            np.testing.assert_allclose(own.var(0), variance, rtol=1e-9)
     slopes = [
-        (moved[site][0] - moved[site][1]) / (each[0] - each[1]) for site, each in positions.items()
+        np.log((moved[site][:, 0] - moved[site][:, 1]) / (each[:, 0] - each[:, 1]))
+        for site, each in positions.items()
     ]
-    assert found.log_volume == pytest.approx(sum(np.log(each).sum() for each in slopes))
+    expected = sum(each.reshape(2, -1).sum(1) for each in slopes)
+    np.testing.assert_allclose(found.log_volume[:, 0], expected)
+
+
+def test_draws_moved_by_chain_leave_a_row_out_as_well(monkeypatch):
+    monkeypatch.setattr(moment_matching, "_KINDS", [Kind(False, True), Kind(True, True)] * 2)
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 2.5
+    found, expected = bnn.loo(*run(2, x, y)), exact(x, y)[3]
+    assert found.how[3] == "moments" and abs(found.elpd[3] - expected) < 0.15
+    assert bnn.loo(*run(2, x, y), match_moments=False).elpd[3] > expected + 0.5
 
 
 def test_the_errors_of_estimates_are_those_over_repetitions():
