@@ -246,14 +246,14 @@ def _of_rows(name: str, each: Loo, run: Opened, leaving_out: LeavingOut) -> list
         hint = f"--most-refits {each.num_bad + refits}" if leaving_out.refit else "--refit"
         lines.append(
             f"WARNING: {name}: {each.num_bad:,} of {len(each.elpd):,} rows have k above "
-            f"{WORST_K:g}: their estimates, and the sum, can be far too high; {hint} samples "
+            f"{WORST_K:g}: their estimates, and the sum, can be far off; {hint} samples "
             "without them, --k-fold 10 compares without weights"
         )
     return lines
 
 
 def _rows(number: int) -> str:
-    return f"{number:,} row{'s' * (number != 1)}"
+    return f"{number:,} row{'s' if number != 1 else ''}"
 
 
 def _by_row(found: dict[str, Loo]) -> "pandas.DataFrame":

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from marks import quick_first
 from small_runs import enter, refused, small_table
 
 import bnn_ppl as bnn
@@ -120,7 +121,7 @@ def test_rows_that_weights_cannot_leave_out_are_sampled_without(capsys):
     assert (by_row["how_odd"] == "refit").sum() == 1 and (by_row["k_odd"] > 0.7).sum() == bad - 1
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@quick_first("name", sorted(METHODS))
 def test_the_method_of_a_run_is_built_from_what_it_records(name):
     data = bnn.data.load("yacht")
     net = partial(bnn.nets.MLP, 6, (3,), 1)
