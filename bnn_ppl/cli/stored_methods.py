@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.method import METHODS
+from bnn_ppl.methods.method import METHODS, Description
 
-_OF_ALL_ROWS = "held_out"  # an option whose rows draws do not record
+_NOT_TYPED = {"posterior", "held_out"}  # of which draws record no more than a digest
 
 
 def method_of_run(name: str, posterior: bnn.Posterior, draws: Any) -> bnn.Method:
@@ -31,8 +31,7 @@ def method_of_run(name: str, posterior: bnn.Posterior, draws: Any) -> bnn.Method
     described = METHODS.get(draws.attrs.get("method", ""))
     if described is None:
         raise _not_known(name, draws, "which is no method of the package")
-    known = set(inspect.signature(described.build).parameters) - {"posterior", _OF_ALL_ROWS}
-    options = {each: value for each, value in stored.items() if each in known}
+    options = _typed(described, stored)
     try:
         method = described.build(posterior, **options)
     except (TypeError, ValueError) as error:
@@ -44,6 +43,22 @@ def method_of_run(name: str, posterior: bnn.Posterior, draws: Any) -> bnn.Method
                 name, draws, f"with {each}={stored.get(each)}, known by its name alone"
             )
     return method
+
+
+def _typed(described: Description, stored: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings that are arguments.
+
+    Words that stand for a rate that is found or for another method, and None for what is infinite,
+    are left to the defaults: what is then built records the same, or is refused.
+    """
+    parameters = inspect.signature(described.build).parameters
+    usual = {name: each.default for name, each in parameters.items() if name not in _NOT_TYPED}
+    given = {name: value for name, value in stored.items() if name in usual}
+    return {
+        name: value
+        for name, value in given.items()
+        if not isinstance(value, str | None) or isinstance(usual[name], type(value))
+    }
 
 
 def _not_known(name: str, draws: Any, why: str) -> ValueError:
