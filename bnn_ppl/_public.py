@@ -53,6 +53,8 @@ from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.prior_scale import prior_scale
 from bnn_ppl.sampling.subspace import subspace
+from bnn_ppl.studies.k_fold import k_fold
+from bnn_ppl.studies.refits import refit_loo
 
 # ArviZ 0.23 announces its next version at its first import of a day, in the middle of our output.
 # Appended, so that a filter of the user's own comes first.
@@ -102,6 +104,7 @@ __all__ = [
     "function_draws",
     "gp_prior",
     "guide",
+    "k_fold",
     "likelihoods",
     "linearised",
     "loo",
@@ -123,6 +126,7 @@ __all__ = [
     "priors",
     "pruning",
     "random_network",
+    "refit_loo",
     "run",
     "schedules",
     "shift",

@@ -56,6 +56,7 @@ _GROUPS = {  # types whose fields are options of the commands that take them
     "Corrupting": "cli/commands/robustness",
     "Studying": "cli/commands/studies",
     "Scoring": "cli/commands/results",
+    "LeavingOut": "cli/leave_one_out",
     "Probabilities": "cli/commands/predictions",
     "Choice": "cli/commands/answers",
 }

@@ -131,6 +131,61 @@ def fold_of_rows(
     return _in_order(_order(num_rows, seed), first, first + small + (fold < larger))
 
 
+def folds_of_rows(
+    num_rows: int,
+    num_folds: int,
+    seed: int | None = 0,
+    *,
+    groups: np.ndarray | None = None,
+    in_time: bool = False,
+) -> list[Rows]:
+    """Part row numbers into those to train on and a fold to predict, for each fold in turn.
+
+    Parameters
+    ----------
+    num_rows
+        Rows, in the order of time if they are `in_time`.
+    num_folds
+        Folds, 2 or more.
+    seed
+        Of the permutation that is cut into folds; None takes rows, or groups, as they come.
+    groups
+        The group of each row (num_rows,): rows of one group are in one fold.
+    in_time
+        Cut the rows into one block more than there are folds, and predict each but the first from
+        all blocks before it (leave-future-out; Bürkner, Gabry and Vehtari, 2020, Journal of
+        Statistical Computation and Simulation 90(14)).
+
+    Returns
+    -------
+    list of pairs of arrays
+        Row numbers to train on and to predict, each in ascending order.
+
+    Raises
+    ------
+    ValueError
+        If there are too few rows or groups for the folds, or groups of rows in time.
+    """
+    numbers = None if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    if numbers is not None and len(numbers) != num_rows:
+        raise ValueError(
+            f"got groups of {len(numbers)} rows for {num_rows} training rows, expected one each"
+        )
+    if numbers is not None and in_time:
+        raise ValueError("got groups of rows in time, expected one of the two: leave one out")
+    count = num_rows if numbers is None else int(numbers.max(initial=-1)) + 1
+    most = count - in_time  # the first block is not predicted
+    if not 2 <= num_folds <= most:
+        kind = "rows" if numbers is None else "groups"
+        raise ValueError(
+            f"got {num_folds} folds of {count} {kind}, expected 2 to {most}: usual are 5 and 10"
+        )
+    if in_time:
+        blocks = np.array_split(np.arange(num_rows), num_folds + 1)
+        return [(np.arange(block[0]), block) for block in blocks[1:]]
+    return [fold_of_rows(num_rows, num_folds, fold, seed, numbers) for fold in range(num_folds)]
+
+
 def _rows_of(groups: np.ndarray, numbers: np.ndarray, parts: Rows) -> Rows:
     kept, held = (np.flatnonzero(np.isin(groups, numbers[part])) for part in parts)
     return kept, held

@@ -135,6 +135,10 @@ class TrainingRows(NamedTuple):
     targets
         Of a model with several observed sites: how the columns of y hold the values of each. None
         for other models.
+    take
+        ``numbers -> Posterior``: the same posterior of some of these rows alone, in memory; its
+        points, and the scale of its prior, are as open as those of this one. None for a part of a
+        posterior, such as that of one of several observed sites.
     """
 
     data: Data | Stream
@@ -146,6 +150,7 @@ class TrainingRows(NamedTuple):
     classes: Classes | None
     batch_statistics: BatchStatistics | None
     targets: "Targets | None" = None
+    take: Callable[[Any], "Posterior"] | None = None
 
 
 class Sites(NamedTuple):

@@ -107,18 +107,33 @@ def posterior_of(
     hold_points = partial(posterior_of, model, given, scale=scale)
     hold = holding(hold_points, {} if held else given.sites.latent.points)
     opened = None if scale is not None else _open_scale(model, given, held)
+    take = partial(_of_rows, model, given, held, scale)
 
     def make(numbers: list[Any]) -> Posterior:
         model, held, scale = with_numbers(numbers)
         made = _posterior(model if scale is None else Partial(at_scale, scale, model), given, held)
         prior = made.prior._replace(open_scale=opened, scale=scale)
-        return made._replace(prior=prior, sites=made.sites._replace(hold=hold))
+        sites, rows = made.sites._replace(hold=hold), made.rows._replace(take=take)
+        return made._replace(prior=prior, sites=sites, rows=rows)
 
     posterior = make(numbers)
     examples, *others = given.rows
     made_of = (model, held, scale), examples, (*others, given.sites, given.options)
     recipe = Recipe(make, posterior, numbers, made_of)
     return posterior._replace(recipe=recipe) if numbers else posterior
+
+
+def _of_rows(
+    model: Callable, given: Conditions, held: Values, scale: float | None, numbers: Any
+) -> Posterior:
+    """Make the posterior of some rows alone."""
+    if given.rows.stream is not None:
+        raise ValueError(
+            "got rows of a stream, expected rows in memory to choose some of: condition on arrays"
+        )
+    examples = jax.tree.map(lambda leaf: leaf[numbers], given.rows.examples)
+    part = given._replace(rows=given.rows._replace(examples=examples))
+    return posterior_of(model, part, held, scale)
 
 
 def _open_scale(model: Callable, given: Conditions, held: Values) -> OpenScale | None:

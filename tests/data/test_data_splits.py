@@ -6,7 +6,7 @@ from data_files import raw, save, table
 from sklearn.model_selection import KFold
 
 from bnn_ppl import data
-from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.splits import fold_of_rows, folds_of_rows, held_out_rows
 
 
 def original(loaded, part):
@@ -176,3 +176,36 @@ def test_shares_that_leave_a_part_empty_are_refused(share):
 def test_folds_that_are_not_there_are_refused(folds, fold, words):
     with pytest.raises(ValueError, match=f"got {words}"):
         fold_of_rows(8, folds, fold, 0)
+
+
+@pytest.mark.parametrize("groups", [None, np.random.default_rng(0).integers(0, 9, 50)])
+def test_folds_are_disjoint_cover_all_rows_and_keep_groups(groups):
+    folds = folds_of_rows(50, 4, groups=groups)
+    assert sorted(np.concatenate([held for _, held in folds])) == list(range(50))
+    for kept, held in folds:
+        assert sorted([*kept, *held]) == list(range(50)) and len(held)
+        if groups is not None:
+            assert not set(groups[kept]) & set(groups[held])
+    others = [fold_of_rows(50, 4, fold, 0) for fold in range(4)]
+    if groups is None:
+        assert all(np.array_equal(a[1], b[1]) for a, b in zip(folds, others, strict=True))
+
+
+def test_folds_in_time_are_predicted_from_the_rows_before():
+    folds = folds_of_rows(23, 3, in_time=True)
+    assert all(kept.max() < held.min() for kept, held in folds)
+    assert np.concatenate([folds[0][0], *(held for _, held in folds)]).tolist() == list(range(23))
+    assert all(np.array_equal(kept, np.arange(held[0])) for kept, held in folds)
+
+
+def test_folds_of_too_few_rows_or_groups_are_refused():
+    with pytest.raises(ValueError, match="got 10 folds of 3 groups, expected 2 to 3"):
+        folds_of_rows(50, 10, groups=np.arange(50) % 3)
+    with pytest.raises(ValueError, match="got 1 folds of 50 rows"):
+        folds_of_rows(50, 1)
+    with pytest.raises(ValueError, match="expected 2 to 4"):
+        folds_of_rows(5, 5, in_time=True)
+    with pytest.raises(ValueError, match="groups of 9 rows for 10 training rows"):
+        folds_of_rows(10, 2, groups=np.arange(9))
+    with pytest.raises(ValueError, match="groups of rows in time"):
+        folds_of_rows(10, 2, groups=np.arange(10), in_time=True)

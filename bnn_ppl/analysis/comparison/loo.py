@@ -1,10 +1,11 @@
-"""Leave-one-out cross-validation without refits: Pareto-smoothed importance sampling."""
+"""Leave-one-out cross-validation by importance sampling, and models compared by it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from bnn_ppl.analysis.comparison.moment_matching import Mover, Weighted, cannot_move
 from bnn_ppl.analysis.convergence.pareto import (
     LEAST_DRAWS,
     Array,
@@ -28,26 +29,38 @@ WORST_K = 0.7  # above which an importance-sampling estimate is not reliable, of
 _MOST_VALUES = 50_000_000  # draws times rows, in memory
 _ROWS_AT_ONCE = 256
 
+How = Literal["weights", "moments", "refit", "fold"]
+
 
 class Loo(NamedTuple):
-    """What :func:`bnn_ppl.loo` gives.
+    """What :func:`bnn_ppl.loo`, :func:`bnn_ppl.refit_loo` and :func:`bnn_ppl.k_fold` give.
 
     Attributes
     ----------
     elpd : array (rows,)
-        Log density of each training row under the posterior without it, in nats.
+        Log density of each training row under the posterior without it (of K-fold, without its
+        fold), in nats.
     k : array (rows,)
         Shape of the Pareto distribution fitted to the largest importance weights; above 0.7 the
-        row's estimate is not reliable.
+        row's estimate is not reliable. NaN where the posterior was sampled again.
     log_score : array (rows,)
         The same by the posterior with all rows, whose sum less that of `elpd` is ``num_effective``,
-        the effective number of parameters.
+        the effective number of parameters. NaN for K-fold.
     y : array (rows, ...)
         What was left out, in the units of the data.
     rows : array (rows,)
         Their numbers among the training rows; those that the likelihood does not count are missing.
     num_draws : int
         Draws that were used, in all chains.
+    error : array (rows,)
+        Monte Carlo standard error of `elpd`; of weights with a bad k too small.
+    how : array (rows,) of str
+        Where the density comes from: "weights" of the draws as they are, "moments" of draws moved
+        to match those of the posterior without the row, "refit" or "fold".
+    log_unit : float
+        What was subtracted from log densities to have them in the units of the data.
+    not_converged : int
+        Refits, or folds, whose draws have not converged.
     """
 
     elpd: Array
@@ -56,6 +69,10 @@ class Loo(NamedTuple):
     y: Array
     rows: Array
     num_draws: int
+    error: Array
+    how: Array
+    log_unit: float = 0.0
+    not_converged: int = 0
 
     @property
     def total(self) -> float:
@@ -77,11 +94,21 @@ class Loo(NamedTuple):
         """Rows whose k is above 0.7."""
         return int((self.k > WORST_K).sum())
 
+    def count(self, how: How) -> int:
+        """Rows whose density comes from there."""
+        return int((self.how == how).sum())
+
+    def bad_rows(self) -> Array:
+        """Places, in these arrays, of the rows whose k is above 0.7, the worst first."""
+        worst_first = np.argsort(-np.nan_to_num(self.k, nan=-1.0), kind="stable")
+        return worst_first[: self.num_bad]
+
 
 def loo(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     *,
+    match_moments: bool = True,
     data_set: DataSet | None = None,
     progress: bool = False,
 ) -> Loo:
@@ -89,8 +116,11 @@ def loo(
 
     Draws given all rows are weighted by :math:`p(y \mid w)^{-c / T}` of the row that is left out,
     which the likelihood counts c times, and the largest weights are smoothed by a Pareto
-    distribution (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25(72)). Compare models
-    by :func:`bnn_ppl.compare_loo`.
+    distribution (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25(72)). For rows whose
+    k is then above 0.7 draws are moved to the weighted means, and scaled to the weighted variances,
+    as long as k falls (Paananen, Piironen, Bürkner and Vehtari, 2021, Statistics and Computing
+    31:16). Compare models by :func:`bnn_ppl.compare_loo`; sample again without rows that stay bad
+    by :func:`bnn_ppl.refit_loo`.
 
     Parameters
     ----------
@@ -99,6 +129,9 @@ def loo(
     draws
         From :func:`bnn_ppl.run`: at least 100 draws, of equal weight. Those of a method with a bias
         are taken for draws of the posterior.
+    match_moments
+        Move draws for rows whose k is above 0.7. Not done for draws of a fitted distribution or of
+        a subspace, for rows that stay on disk, and for more than 50 million draws times weights.
     data_set
         From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
     progress
@@ -117,28 +150,77 @@ def loo(
 
     Notes
     -----
-    At most 50 million log-likelihoods are computed; of more, draws are left out evenly. Rows whose
-    k is above 0.7 are not fitted again.
+    At most 50 million log-likelihoods are computed; of more, draws are left out evenly.
+
+    Moved draws are moved each unconstrained number by itself. With d of these the noise of the
+    weighted means costs about d / (2 n) nats, where n is the effective number of weighted draws,
+    so that the weights of networks with many more weights than draws rarely get better.
     """
     check_arguments(posterior=posterior, draws=draws)
     check_loo(posterior, draws)
-    weights = weights_of_rows(posterior)
-    rows = np.flatnonzero(weights > 0)
+    counts = weights_of_rows(posterior)
+    rows = np.flatnonzero(counts > 0)
     kept = thinned(draws, max(LEAST_DRAWS, _MOST_VALUES // len(rows)))
     given = log_likelihoods(posterior, kept, rows, progress=progress)
     efficiency = relative_efficiency(kept, np.exp(given))
     values = given.reshape(-1, len(rows)).T  # (row, draw)
-    exponents = weights[rows] / posterior.density.temperature
-    elpd, k = np.empty(len(rows)), np.empty(len(rows))
+    exponents = counts[rows] / posterior.density.temperature
+    elpd, k, error = (np.empty(len(rows)) for _ in range(3))
     with reporting(progress, len(rows)) as report:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             smoothed, k[part] = pareto_smoothed(-exponents[part, None] * values[part], efficiency)
-            elpd[part] = np.logaddexp.reduce(smoothed + values[part], axis=1)
+            elpd[part], error[part] = averaged(smoothed, values[part], efficiency)
             report("leaving one out", min(start + _ROWS_AT_ONCE, len(rows)), {})
     log_score = np.logaddexp.reduce(values, axis=1) - np.log(values.shape[1])
-    y, nats = _in_units(np.asarray(posterior.rows.examples[1])[rows], data_set)
-    return Loo(elpd - nats, k, log_score - nats, y, rows, values.shape[1])
+    y, nats = in_units(np.asarray(posterior.rows.examples[1])[rows], data_set)
+    how = np.full(len(rows), "weights", dtype=f"<U{max(map(len, get_args(How)))}")
+    arrays = elpd - nats, k, log_score - nats, y, rows, values.shape[1], error, how
+    found = Loo(*arrays, log_unit=nats)
+    if not match_moments or not found.num_bad or cannot_move(posterior, kept) is not None:
+        return found
+    mover = Mover(posterior, kept, efficiency)
+    return _with_moved(found, mover, counts, values, exponents, efficiency, progress)
+
+
+def averaged(log_weights: Array, values: Array, efficiency: float) -> tuple[Array, Array]:
+    """Give the log of the weighted mean of exp(values), over the last axis, and its error.
+
+    The error is that of a ratio of sums to first order, as of R's loo (Vehtari et al., 2024,
+    section 2.5), of as many draws as chains are worth.
+    """
+    found = np.logaddexp.reduce(log_weights + values, axis=-1)
+    relative = np.exp(np.minimum(values - found[..., None], 350.0)) - 1
+    variance = (np.exp(2 * log_weights) * relative**2).sum(-1)
+    return found, np.sqrt(variance / efficiency)
+
+
+def _with_moved(
+    found: Loo,
+    mover: Mover,
+    counts: Array,
+    values: Array,
+    exponents: Array,
+    efficiency: float,
+    progress: bool,
+) -> Loo:
+    """Leave the rows with a bad k out by moved draws, where that lowers it."""
+    elpd, k, error, how = (each.copy() for each in (found.elpd, found.k, found.error, found.how))
+    bad = found.bad_rows()
+    with reporting(progress, len(bad)) as report:
+        for done, place in enumerate(bad):
+            report("matching moments", done, {})
+            raw = -exponents[place] * values[place]
+            log_weights, shape = pareto_smoothed(raw[None], efficiency)
+            known = Weighted(log_weights[0], values[place], float(shape[0]))
+            row = int(found.rows[place])
+            moved = mover.without(row, counts[row], known, WORST_K)
+            if moved is None:
+                continue
+            mean, error[place] = averaged(moved.log_weights, moved.log_prob, efficiency)
+            elpd[place], k[place], how[place] = mean - found.log_unit, moved.k, "moments"
+        report("matching moments", len(bad), {})
+    return found._replace(elpd=elpd, k=k, error=error, how=how)
 
 
 def check_loo(posterior: Posterior, draws: Any) -> None:
@@ -167,7 +249,7 @@ def check_loo(posterior: Posterior, draws: Any) -> None:
         )
 
 
-def _in_units(y: Array, data: DataSet | None) -> tuple[Array, float]:
+def in_units(y: Array, data: DataSet | None) -> tuple[Array, float]:
     """Give y in the units of the data, and by how much that lowers a row's log density."""
     if data is None or data.num_classes is not None:
         return y, 0.0
@@ -181,7 +263,8 @@ def compare_loo(found: Mapping[str, Loo]) -> "pandas.DataFrame":
     Parameters
     ----------
     found : dict of str to Loo
-        By name of the model: results of :func:`bnn_ppl.loo`.
+        By name of the model: results of :func:`bnn_ppl.loo`, :func:`bnn_ppl.refit_loo` or
+        :func:`bnn_ppl.k_fold`.
 
     Returns
     -------
@@ -190,8 +273,8 @@ def compare_loo(found: Mapping[str, Loo]) -> "pandas.DataFrame":
         ``difference`` to the best and its error, ``difference_se``, from the rows' differences;
         ``weight`` in the mixture of the models' predictions that has the highest leave-one-out log
         score (stacking; Yao, Vehtari, Simpson and Gelman, 2018, Bayesian Analysis 13(3));
-        ``num_effective`` parameters; ``bad_k``, the number of rows whose k is above 0.7; and
-        ``num_draws``.
+        ``num_effective`` parameters (none of K-fold); ``bad_k``, the number of rows whose k is
+        above 0.7; and ``num_draws``.
 
     Raises
     ------
@@ -238,6 +321,11 @@ def _check_same_rows(found: Mapping[str, Loo]) -> None:
                 f"got {len(each.elpd)} training rows in {name!r} that are not the "
                 f"{len(first.elpd)} of {first_name!r}, expected the same y, in the same units: "
                 "compare runs that trained on the same rows"
+            )
+        if each.count("fold") != first.count("fold"):
+            raise ValueError(
+                f"got {name!r} by folds and {first_name!r} by single rows, or the reverse, "
+                "expected both the same way: use k_fold for both, or loo"
             )
 
 

@@ -112,7 +112,7 @@ def view_of(posterior: Posterior, site: str) -> Posterior:
     own = x, targets.unpacked(y)[site]
     names = next(target.names for target in targets.sites if target.site == site)
     classes = None if names is None else Classes(len(names), names)
-    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=classes)
+    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=classes, take=None)
 
     def terms(position: Position, batch: Batch) -> Terms:
         return posterior.density.terms(position, posterior.rows.examples)
@@ -148,7 +148,8 @@ def _predictive_of(site: str, targets: Targets, predictive: Callable) -> Callabl
 
 def jointly(posterior: Posterior) -> Posterior:
     """Give a posterior that takes the columns of y, and predicts them, in place of a dict."""
-    return posterior._replace(rows=posterior.rows._replace(targets=None), recipe=None)
+    rows = posterior.rows._replace(targets=None, take=None)
+    return posterior._replace(rows=rows, recipe=None)
 
 
 def _part(

@@ -16,7 +16,7 @@ from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, to_latex, with_
 from bnn_ppl.analysis.convergence.evidence import evidence_in_words
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
-from bnn_ppl.cli.leave_one_out import compare_by_loo
+from bnn_ppl.cli.leave_one_out import LeavingOut, compare_by_loo
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
@@ -131,7 +131,7 @@ class Scoring(NamedTuple):
     latex: bool = False
 
 
-_USUAL_SCORING = Scoring()
+_USUAL_SCORING, _USUAL_LEAVING_OUT = Scoring(), LeavingOut()
 
 
 def compare(
@@ -141,6 +141,7 @@ def compare(
     reference: str | None = None,
     on: Scored | None = None,
     scoring: Scoring = _USUAL_SCORING,
+    leaving_out: LeavingOut = _USUAL_LEAVING_OUT,
     figure: Path = Path("comparison.png"),
     progress: bool = True,
     data_dir: Path | None = None,
@@ -154,7 +155,7 @@ def compare(
     by
         Compare "predictions" of test rows, or models of the same training rows by "loo": the log
         density of each training row under the posterior without it, by Pareto-smoothed importance
-        sampling, with differences, their errors, and stacking weights.
+        sampling and moment matching, with differences, their errors, and stacking weights.
     reference
         Predictions that the others are compared with, for example HMC's: the name of a run's
         folder, an .npz file with "probs" (or "mean" and "variance") of the same rows, or
@@ -167,6 +168,8 @@ def compare(
         same), otherwise the test rows.
     scoring
         How predictions are scored.
+    leaving_out
+        How training rows are left out.
     figure
         Path of the figure.
     progress
@@ -176,10 +179,15 @@ def compare(
     """
     check_figure(figure)
     calibrate, standard_errors, latex = scoring
-    if by == "loo":
+    if by == "loo" or leaving_out.k_fold is not None:
         others = (reference, on, calibrate or None, standard_errors or None, latex or None)
-        compare_by_loo(folders, others, figure, progress, data_dir)
+        compare_by_loo(folders, others, leaving_out, figure, progress, data_dir)
         return
+    if leaving_out != _USUAL_LEAVING_OUT:
+        raise ValueError(
+            "got --refit, --most-refits or --no-match-moments with --by predictions, expected "
+            "--by loo with them"
+        )
     _check_comparison([folder.name for folder in folders], reference, calibrate)
     runs = reopen_all(folders, data_dir, on)
     first = next(iter(runs.values()))

@@ -49,6 +49,15 @@ def training_rows(problem: "Problem", data: Any) -> tuple[Any, Any]:
     return _parts(problem, data)[:2]
 
 
+def training_groups(problem: "Problem", data: Any) -> np.ndarray | None:
+    """Give the number of the group of each row to train on; None without groups."""
+    groups = _groups(data)
+    if groups is None:
+        return None
+    numbered = data._replace(train=bnn.data.Data(np.arange(len(groups)), groups))
+    return np.asarray(training_rows(problem, numbered)[0].y)
+
+
 def num_training(data: Any) -> int:
     """Count the training rows, those held out among them."""
     return len(data.train.y) if data.stream is None else data.stream.num_rows

@@ -21,17 +21,21 @@ _MOST_SHOWN = 1.5  # of k, which may be infinite
 def loo(found: Mapping[str, Loo]) -> Figure:
     """Draw how far models are below the best, with standard errors, and k of each row.
 
+    For K-fold, which has no k, the differences are also drawn by row.
+
     Parameters
     ----------
     found : dict of str to Loo
-        By name of the model: results of :func:`bnn_ppl.loo`, of the same rows.
+        By name of the model: results of :func:`bnn_ppl.loo`, :func:`bnn_ppl.refit_loo` or
+        :func:`bnn_ppl.k_fold`, of the same rows.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 1.8 + 0.5 * max(3, len(found))), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
     _differences(left, found)
-    _shapes(right, found)
+    by_fold = any(each.count("fold") for each in found.values())
+    (_by_row if by_fold else _shapes)(right, found)
     return figure
 
 
@@ -48,6 +52,19 @@ def _differences(ax: Axes, found: Mapping[str, Loo]) -> None:
     finish(ax, "Log density of rows left out", "nats from the best ± se", "", legend="")
 
 
+def _by_row(ax: Axes, found: Mapping[str, Loo]) -> None:
+    best = max(found, key=lambda name: found[name].total)
+    looks: dict[str, Any] = {"ms": 3.5, "alpha": 0.6, "mew": 0}
+    others = {name: each for name, each in found.items() if name != best}
+    for place, (name, each) in enumerate(others.items() or [(best, found[best])]):
+        values = each.elpd - found[best].elpd if others else each.elpd
+        color = COLORS[place % len(COLORS)]
+        ax.plot(each.rows, values, "osD^v"[place % 5], color=color, label=name, **looks)
+    ax.axhline(0, color=GREY, lw=0.8, ls="--")
+    title = f"Rows against {best}" if others else "Rows"
+    finish(ax, title, "training row", f"nats above {best}" if others else "nats")
+
+
 def _shapes(ax: Axes, found: Mapping[str, Loo]) -> None:
     for place, ((name, each), color) in enumerate(
         zip(found.items(), COLORS * len(found), strict=False)
@@ -55,7 +72,7 @@ def _shapes(ax: Axes, found: Mapping[str, Loo]) -> None:
         k, marker = np.minimum(each.k, _MOST_SHOWN), "osD^v"[place % 5]
         looks: dict[str, Any] = {"ms": 3.5, "alpha": 0.6, "mew": 0}
         ax.plot(each.rows, k, marker, color=color, label=name, **looks)
-        for row in np.argsort(k)[-_NUM_NAMED:]:
+        for row in np.argsort(np.nan_to_num(k))[-_NUM_NAMED:]:
             if k[row] > WORST_K:
                 at = each.rows[row], k[row]
                 offset: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small"}

@@ -5,9 +5,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from marks import quick_first
 from scipy.stats import norm
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.comparison import moment_matching
+from bnn_ppl.analysis.comparison.loo import averaged
+from bnn_ppl.analysis.comparison.moment_matching import Affine, Kind, cannot_move
 from bnn_ppl.analysis.convergence.pareto import pareto_smoothed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -85,8 +89,77 @@ def test_models_are_compared_with_errors_and_stacked():
 def test_a_row_that_decides_the_fit_has_a_bad_k():
     x, y = X.copy(), Y.copy()
     x[3], y[3] = [1.0, 40.0], 0.0
-    assert bnn.loo(*run(2, x, y)).k[3] > 0.7
-    assert bnn.loo(*run(2, x, y)).num_bad == 1
+    found = bnn.loo(*run(2, x, y), match_moments=False)
+    assert found.k[3] > 0.7 and found.num_bad == 1 and found.bad_rows().tolist() == [3]
+    assert found.count("weights") == NUM_ROWS
+
+
+@quick_first(("temperature", "scale"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+def test_moved_draws_leave_out_a_row_that_weights_cannot(temperature, scale):
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 0.0
+    given = run(2, x, y, temperature=temperature, scale=scale)
+    by_weights, found = bnn.loo(*given, match_moments=False), bnn.loo(*given)
+    expected = exact(x, y, temperature, scale)[3]
+    assert by_weights.k[3] > 0.7 and abs(by_weights.elpd[3] - expected) > 2.0
+    assert found.k[3] < by_weights.k[3] and found.how[3] == "moments"
+    assert abs(found.elpd[3] - expected) < max(4 * found.error[3], 0.15)
+    others = np.arange(NUM_ROWS) != 3
+    np.testing.assert_array_equal(found.elpd[others], by_weights.elpd[others])
+
+
+@pytest.mark.parametrize("by_chain", [False, True])
+def test_a_map_has_the_weighted_moments_and_is_undone(by_chain):
+    positions = {"a": RNG.normal(size=(2, 500, 3)) * [1, 2, 3], "b": RNG.normal(size=(2, 500))}
+    log_weights = -0.5 * positions["a"].sum(2)
+    kind = Kind(scaled=True, by_chain=by_chain)
+    before = Affine.identity(positions).towards(positions, RNG.normal(size=(2, 500)), kind)
+    found = before.towards(positions, log_weights, kind)
+    moved, given = found.of(positions), before.of(positions)
+    parts = [slice(0, 1), slice(1, 2)] if by_chain else [slice(None)]
+    for site, each in positions.items():
+        np.testing.assert_allclose(found.inverse(moved)[site], each, atol=1e-12)
+        for part in parts:
+            shape = given[site][part].reshape(-1, *each.shape[2:])
+            weights = np.exp(log_weights[part]).reshape(-1)
+            mean = np.average(shape, axis=0, weights=weights)
+            variance = np.average((shape - mean) ** 2, axis=0, weights=weights)
+            own = moved[site][part].reshape(shape.shape)
+            np.testing.assert_allclose(own.mean(0), mean, atol=1e-12)
+            np.testing.assert_allclose(own.var(0), variance, rtol=1e-9)
+    slopes = [
+        np.log((moved[site][:, 0] - moved[site][:, 1]) / (each[:, 0] - each[:, 1]))
+        for site, each in positions.items()
+    ]
+    expected = sum(each.reshape(2, -1).sum(1) for each in slopes)
+    np.testing.assert_allclose(found.log_volume[:, 0], expected)
+
+
+def test_draws_moved_by_chain_leave_a_row_out_as_well(monkeypatch):
+    monkeypatch.setattr(moment_matching, "_KINDS", [Kind(False, True), Kind(True, True)] * 2)
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 2.5
+    found, expected = bnn.loo(*run(2, x, y)), exact(x, y)[3]
+    assert found.how[3] == "moments" and abs(found.elpd[3] - expected) < 0.15
+    assert bnn.loo(*run(2, x, y), match_moments=False).elpd[3] > expected + 0.5
+
+
+def test_the_errors_of_estimates_are_those_over_repetitions():
+    values = -0.5 * RNG.normal(size=(2_000, 300)) ** 2
+    log_weights = -0.3 * values
+    log_weights -= np.logaddexp.reduce(log_weights, axis=1, keepdims=True)
+    found, told = averaged(log_weights, values, 1.0)
+    np.testing.assert_allclose(told.mean(), found.std(), rtol=0.08)
+    np.testing.assert_allclose(averaged(log_weights, values, 0.25)[1], 2 * told)
+
+
+def test_draws_of_a_fitted_distribution_are_not_moved():
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 6.0], 0.0
+    posterior, draws = run(2, x, y, num_draws=500, draws_from="gaussian", method="mfvi")
+    found = bnn.loo(posterior, draws)
+    assert found.num_bad == 1 and found.count("moments") == 0
+    assert cannot_move(posterior, draws) == "draws of mfvi, whose density is not the posterior's"
 
 
 def test_units_change_densities_and_rows_that_do_not_count_are_left_out():

@@ -1,0 +1,99 @@
+"""K-fold cross-validation: the posterior sampled without each fold of its rows in turn."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis.comparison.loo import Loo, in_units
+from bnn_ppl.analysis.verdict.training_rows import weights_of_rows
+from bnn_ppl.data.splits import folds_of_rows
+from bnn_ppl.data.tables.reading import DataSet
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.progress import Show, phases_named
+from bnn_ppl.studies.refits import Scores, repeated, titled
+
+
+def k_fold(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    *,
+    num_folds: int = 10,
+    seed: int | None = 0,
+    groups: Any = None,
+    in_time: bool = False,
+    data_set: DataSet | None = None,
+    folder: str | Path | None = None,
+    progress: Show = True,
+    **options: Any,
+) -> Loo:
+    """Sample the posterior without each fold of its rows, and give the log density of these.
+
+    Unlike :func:`bnn_ppl.loo` it is exact for any model, and says how well new groups, or the
+    future, are predicted. Compare models by :func:`bnn_ppl.compare_loo`.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``.
+    posterior, method
+        As for :func:`bnn_ppl.run`. The prior's scale, and points, are found anew for each fold
+        where they are left open; inputs stay standardised as they are.
+    num_folds
+        Folds, each left out once.
+    seed
+        Of the folds; None takes rows as they come.
+    groups
+        The group of each row (rows,): rows of one group are in one fold.
+    in_time
+        Rows are in the order of time: each fold is predicted from the rows before it, and the first
+        of `num_folds` + 1 blocks is not predicted (leave-future-out).
+    data_set
+        From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
+    folder
+        Where each fold has a folder of its own: the same call then resumes what was stopped.
+    progress
+        As for :func:`bnn_ppl.run`, for one fold after the other.
+    **options
+        Arguments of :func:`bnn_ppl.run`, such as `num_chains` and `num_draws`.
+
+    Returns
+    -------
+    Loo
+        By training row, with `how` "fold"; k and `log_score` are NaN.
+
+    Raises
+    ------
+    ValueError
+        If there are too few rows or groups, both groups and time, the posterior is a part of one,
+        of a stream or with a factor of all rows, or the method was changed since it was built.
+    TypeError
+        If an option is one of all rows alone, such as `init`.
+    """
+    again = repeated(key, posterior, method, options, folder, progress)
+    counted = weights_of_rows(posterior) > 0
+    groups = None if groups is None else np.asarray(groups)
+    folds = folds_of_rows(posterior.num_rows, num_folds, seed, groups=groups, in_time=in_time)
+    folds = [(kept, held[counted[held]]) for kept, held in folds]
+    found, began = [], time.monotonic()
+    for number, (kept, held) in enumerate(folds):
+        with phases_named(titled("fold", number, len(folds), began)):
+            found.append(again.scores(number, kept, held, f"fold-{number}"))
+    y, nats = in_units(np.asarray(posterior.rows.examples[1]), data_set)
+    return _joined(found, np.concatenate([held for _, held in folds]), y, nats)
+
+
+def _joined(found: list[Scores], rows: np.ndarray, y: np.ndarray, nats: float) -> Loo:
+    """Put the folds together, in the order of the rows."""
+    order = np.argsort(rows)
+    elpd, error = (np.concatenate(each)[order] for each in list(zip(*found, strict=True))[:2])
+    unknown = np.full(len(rows), np.nan)
+    rows, num_draws = rows[order], min(each.num_draws for each in found)
+    how = np.full(len(rows), "fold", dtype="<U7")
+    failed = sum(not each.converged for each in found)
+    arrays = elpd - nats, unknown, unknown, y[rows], rows, num_draws, error, how
+    return Loo(*arrays, log_unit=nats, not_converged=failed)
