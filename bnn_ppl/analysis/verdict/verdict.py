@@ -152,10 +152,11 @@ def _of_predictions(
     """Find what is wrong with predictions, given what is with the draws, and drop what it denies.
 
     Draws of a sampler or of a Gaussian are spread as the posterior is, so that they tell of rows
-    left out; points are not.
+    left out; points are not, nor are those of swag, spread as a path is.
     """
     drawn = draws.attrs.get("draws_from", "chain")
-    spread = drawn.endswith("gaussian") or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
+    fitted = drawn.endswith("gaussian") and draws.attrs.get("method") != "swag"
+    spread = fitted or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
     left = leave_one_out(sample, posterior.density.temperature) if spread else None
     wrong = {finding.kind for finding in found} - {*_NOTES}
     # The density of y may be wrong though the draws are right.

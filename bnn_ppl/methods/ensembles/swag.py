@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.defaults import FITTED, MINIBATCHES
-from bnn_ppl.methods.ensembles.descent import descent, descent_to_mode
+from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.methods.method import Method, describe, rows_of_share
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
@@ -122,8 +122,8 @@ def swag(
         Number R of deviations stored, each of the size of the weights: at least 2, or 0 for a
         diagonal covariance.
     learning_rate
-        Learning rate of SGD, a number or a schedule. None: the path of sgld, started at a mode; 100
-        points are collected after its tuning, up to 60 steps apart.
+        Learning rate of SGD, a number or a schedule. None: the path of sgld from the optimum of
+        descent, of which 100 points are collected after its tuning, up to 60 steps apart.
     collect_every
         Number of steps between collected points; by default an epoch, that is, the number of full
         batches in the rows, or up to 60 steps of sgld.
@@ -295,7 +295,8 @@ def _along_sgld(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
     begin = partial(_begin, method, shortens=collect_from is None)
-    return method._replace(start=descent_to_mode(posterior), counts=counts, begin=begin)
+    # From the mode, where a learnt noise is too small, the path leaves it too slowly.
+    return method._replace(start=descent(posterior), counts=counts, begin=begin)
 
 
 def _begin(method: Method, state: SwagState, num_warmup: jax.Array, *, shortens: bool) -> SwagState:
