@@ -5,11 +5,14 @@ with nothing but a target, and compares what was read with what is expected.
 ``tests/data/test_tables_in.py`` does the same.
 """
 
+import datetime
 import gzip
+import importlib.util
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +45,8 @@ class Case(NamedTuple):
         A part of what is said, or of the error.
     refused
         Whether the file is refused.
+    needs
+        A package without which such files cannot be read.
     """
 
     write: Writer
@@ -52,6 +57,7 @@ class Case(NamedTuple):
     width: int | None = None
     said: str = ""
     refused: bool = False
+    needs: str = ""
 
 
 def _random() -> np.random.Generator:
@@ -209,6 +215,82 @@ def _lines(separator: str, header: str = "a b y", decimal: str = ".") -> str:
     return "\n".join(filter(None, [header.replace(" ", separator), *rows])) + "\n"
 
 
+def _typed(rows: int = 200, seed: int = 0) -> pd.DataFrame:
+    """Give cells of types that text has not: dates, decimals, categories, integers with gaps."""
+    random = np.random.default_rng(seed)
+    area = (random.random(rows) * 100 + 30).round(3)
+    start = pd.Timestamp("2022-03-01 08:30")
+    built = random.integers(0, 9000, rows)
+    table = pd.DataFrame(
+        {
+            "sold": start + pd.to_timedelta(random.integers(0, 900, rows), "D"),
+            "area": area,
+            "rooms": pd.array(random.integers(1, 6, rows), dtype="Int64"),
+            "city": pd.Categorical(random.choice(["Wien", "Graz", "Linz"], rows)),
+            "garden": random.choice([True, False], rows),
+            "lift": pd.array(random.choice([True, False], rows), dtype="boolean"),
+            "tax": [Decimal(int(k)) / 8 for k in random.integers(100, 8000, rows)],
+            "kind": pd.array(random.choice(["flat", "house"], rows), dtype="string"),
+            "built": [datetime.date(1990, 1, 1) + datetime.timedelta(int(k)) for k in built],
+            "offered": pd.to_timedelta(random.integers(1, 90 * 24, rows), "h"),
+            "price": (3000 * area).round(2),
+        }
+    )
+    for row, name in enumerate(("rooms", "city", "lift", "kind", "sold")):
+        table.loc[row, name] = None
+    return table
+
+
+def _without_types(rows: int = 200) -> pd.DataFrame:
+    """Give the same as cells of text, as a .csv file has them."""
+    table = _typed(rows)
+    table["offered"] /= pd.Timedelta("1D")
+    return table
+
+
+def _stored(name: str, table: Callable[[], pd.DataFrame], **options: Any) -> Writer:
+    """Write a data frame by the function that is for the end of a name."""
+    suffix = {".parquet": "parquet", ".feather": "feather", ".xlsx": "excel"}[Path(name).suffix]
+    if suffix == "excel":
+        options = {"index": False} | options
+
+    def write(folder: Path) -> str:
+        getattr(table(), f"to_{suffix}")(folder / name, **options)
+        return str(folder / name)
+
+    return write
+
+
+def _workbook(folder: Path) -> str:
+    """Write an empty sheet, one of remarks, and the table under a title and empty rows."""
+    with pd.ExcelWriter(folder / "book.xlsx") as book:
+        pd.DataFrame().to_excel(book, sheet_name="Start", index=False)
+        pd.DataFrame({"Remarks": ["of 2026"]}).to_excel(book, sheet_name="About", index=False)
+        _typed().to_excel(book, sheet_name="Flats", index=False, startrow=4, startcol=2)
+        book.sheets["Flats"]["A1"] = "Flats that were sold"
+    return str(folder / "book.xlsx")
+
+
+def _parts(folder: Path) -> str:
+    (folder / "parts").mkdir()
+    for part in range(3):
+        _typed()[part::3].to_parquet(folder / "parts" / f"part-{part}.parquet")
+    return str(folder / "parts")
+
+
+def _packed_parquet(folder: Path) -> str:
+    content = Path(_stored("flats.parquet", _typed)(folder)).read_bytes()
+    (folder / "flats.parquet.gz").write_bytes(gzip.compress(content))
+    return str(folder / "flats.parquet.gz")
+
+
+def _in_quotes(day: Callable[[int], str]) -> str:
+    """Write numbers as 1.234,56 between commas, and a date."""
+    cells = [f"{1000 * v:,.2f}".translate(str.maketrans(",.", ".,")) for v in _numbers(60)[:, 0]]
+    lines = [f'"{cell}",{k / 8:.3f},{day(k)},"{k},5"' for k, cell in enumerate(cells)]
+    return "\n".join(["a,b,day,y", *lines]) + "\n"
+
+
 PLANETS = {
     "method": "category",
     "number": "number",
@@ -224,6 +306,9 @@ EXPORT = {
     "garden": "boolean",
 }
 NUMBERS = {"a": "number", "b": "number"}
+TYPED = {"sold": "date", "area": "number", "rooms": "number", "city": "category"}
+TYPED |= {"garden": "boolean", "lift": "boolean", "tax": "number", "kind": "category"}
+TYPED |= {"built": "date", "offered": "number"}
 CASES = {
     "export with ';' and decimal commas": Case(
         _saved("export.csv", _export(), sep=";", decimal=","),
@@ -326,6 +411,68 @@ CASES = {
         PLANETS | {"number": "category"},
         more={"columns": bnn.data.Columns(categorical=("number",))},
     ),
+    "decimal commas in quotes between commas, days first": Case(
+        _text("quotes.csv", _in_quotes(lambda k: f"{1 + k % 28}.{1 + k % 12}.2025")),
+        "y",
+        {"a": "number", "b": "number", "day": "date"},
+        said="day as days and cycles of week, day first; a, y with decimal commas",
+    ),
+    "days first, which one of the cells alone tells": Case(
+        _text("days.csv", _in_quotes(lambda k: f"{13 if k == 59 else 1 + k % 12}/{1 + k // 5}/25")),
+        "y",
+        {"a": "number", "b": "number", "day": "date"},
+        said="day first; a, y with decimal commas",
+    ),
+    "cells of types, as text": Case(_saved("flats.csv", _without_types()), "price", TYPED),
+    ".parquet": Case(_stored("flats.parquet", _typed), "price", TYPED, needs="pyarrow"),
+    ".parquet, packed": Case(_packed_parquet, "price", TYPED, needs="pyarrow"),
+    ".parquet with an index of times": Case(
+        _stored("flats.parquet", lambda: _typed().set_index("sold")),
+        "price",
+        TYPED,
+        needs="pyarrow",
+    ),
+    "a folder of .parquet": Case(_parts, "price", TYPED, needs="pyarrow"),
+    ".feather": Case(_stored("flats.feather", _typed), "price", TYPED, needs="pyarrow"),
+    ".feather, numbers that are categories": Case(
+        _stored("flats.feather", lambda: _typed().astype({"rooms": "category"})),
+        "price",
+        TYPED | {"rooms": "category"},
+        needs="pyarrow",
+    ),
+    ".feather, y of numbers that are categories": Case(
+        _stored("flats.feather", lambda: _typed().astype({"rooms": "category"})),
+        "rooms",
+        {name: kind for name, kind in TYPED.items() if name != "rooms"} | {"price": "number"},
+        said="rooms as classes (0 1, 1 2, 2 3, 3 4, 4 5)",
+        needs="pyarrow",
+    ),
+    ".xlsx": Case(_stored("flats.xlsx", _typed), "price", TYPED, needs="openpyxl"),
+    ".xlsx with sheets, a title and empty rows and columns": Case(
+        _workbook, "price", TYPED, said="the sheet 'Flats'; sold as", needs="openpyxl"
+    ),
+    ".xlsx without names": Case(
+        _stored("bare.xlsx", lambda: pd.DataFrame(_numbers()), header=False),
+        None,
+        {"0": "number", "1": "number"},
+        needs="openpyxl",
+    ),
+    ".xlsx without cells": Case(
+        _stored("none.xlsx", pd.DataFrame),
+        "y",
+        {},
+        said="got a workbook without cells, expected a table",
+        refused=True,
+        needs="openpyxl",
+    ),
+    "a damaged .parquet": Case(
+        _text("flats.parquet", "PAR1"),
+        "y",
+        {},
+        said="flats.parquet: cannot be read (",
+        refused=True,
+        needs="pyarrow",
+    ),
     "a line with too many cells": Case(
         _text("long.csv", "a,y\n1,2\n1,2,3\n"),
         "y",
@@ -366,6 +513,11 @@ def _unlike(folder: Path) -> str:
     return str(folder / "unlike")
 
 
+def is_readable(case: Case) -> bool:
+    """Whether the package that a case needs is there."""
+    return not case.needs or importlib.util.find_spec(case.needs) is not None
+
+
 def check(case: Case, folder: Path) -> list[str]:
     """Load a file, and say in what it differs from what is expected."""
     name = case.write(folder)
@@ -396,14 +548,19 @@ def check(case: Case, folder: Path) -> list[str]:
 
 def main(folder: Path) -> int:
     """Check each case in a folder of its own and print a table; the number of cases that differ."""
-    wrong = 0
+    wrong = without = 0
     for number, (name, case) in enumerate(CASES.items(), 1):
+        if not is_readable(case):
+            without += 1
+            print(f"{number:02} {name:54} not tried, without {case.needs}")
+            continue
         place = folder / f"{number:02}"
         place.mkdir(parents=True)
         differs = check(case, place)
         wrong += bool(differs)
-        print(f"{number:02} {name:48} {'as expected' if not differs else '; '.join(differs)}")
-    print(f"{len(CASES) - wrong} of {len(CASES)} files are read as expected")
+        print(f"{number:02} {name:54} {'as expected' if not differs else '; '.join(differs)}")
+    tried = len(CASES) - without
+    print(f"{tried - wrong} of {tried} files are read as expected")
     return wrong
 
 

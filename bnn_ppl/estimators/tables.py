@@ -78,7 +78,6 @@ def learnt_table(x: Any, columns: Columns | None, used: np.ndarray) -> Table:
             "bnn_ppl.data.Columns(drop=('id',), exposure='days')"
         )
     _refuse_splits(columns)
-    columns = columns._replace(categorical=(*columns.categorical, *_named_categories(x)))
     table = _as_text(x, None)
     encoding = _encoding_of(table, columns, used)
     if told := _left_out_or_filled(encoding):
@@ -174,12 +173,6 @@ def _refuse_splits(columns: Columns) -> None:
                 f"got columns with {name}={getattr(columns, name)!r} for an estimator, expected "
                 "none to split by: scikit-learn splits, for example by cross_val_score(groups=)"
             )
-
-
-def _named_categories(x: Any) -> list[str]:
-    """Name the columns that pandas holds as categories, numbers among them."""
-    types = x.dtypes if hasattr(x, "dtypes") and hasattr(x.dtypes, "items") else {}
-    return [str(name).strip() for name, each in types.items() if str(each) == "category"]
 
 
 def _as_text(x: Any, names: Sequence[str] | None) -> "pandas.DataFrame":

@@ -15,10 +15,11 @@ import pytest
 from bnn_ppl import data
 from bnn_ppl.data.tables import table_files
 from bnn_ppl.data.tables.encoding import encode, from_json, to_json
-from bnn_ppl.data.tables.finding import columns_table, y_in_words
+from bnn_ppl.data.tables.finding import columns_table, kinds_of, y_in_words
+from bnn_ppl.data.tables.kinds.column import as_text
 from bnn_ppl.data.tables.kinds.kinds import kind_of
 from bnn_ppl.data.tables.kinds.number import number_in
-from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.data.tables.new_rows import given_new_rows, read_new_rows
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "tables_in.py"
 SPEC = importlib.util.spec_from_file_location("tables_in", FILE)
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.mark.parametrize("name", tables_in.CASES)
 def test_a_file_is_read_as_expected(tmp_path, name):
+    if needs := tables_in.CASES[name].needs:
+        pytest.importorskip(needs)
     assert tables_in.check(tables_in.CASES[name], tmp_path) == []
 
 
@@ -95,6 +98,8 @@ def test_the_kind_of_a_column(cells, kind, form):
         ("1_0", ".", None),
         ("%", ".", None),
         ("€ 5,20", ",", 5.2),
+        ("0.125", ",", None),
+        ("0,125", ".", None),
     ],
 )
 def test_the_number_of_a_cell(cell, form, number):
@@ -265,17 +270,74 @@ def test_files_that_other_packages_read(tmp_path, monkeypatch, suffix, function,
     frame = tables_in._taxis().assign(pickup=lambda rows: pd.to_datetime(rows["pickup"]))
     path = tmp_path / f"mine{suffix}"
     path.write_bytes(b"")
-    monkeypatch.setattr(pd, function, lambda path: frame)
+    header = pd.DataFrame([frame.columns], columns=frame.columns)
+    sheet = pd.concat([header, frame.astype(object)], ignore_index=True)
+    given = {"only": sheet.set_axis(range(frame.shape[1]), axis=1)}
+    monkeypatch.setattr(pd, function, lambda path, **options: given if options else frame)
     found = loaded(path)
     tables_in._taxis().to_csv(tmp_path / "mine.csv", index=False)
     np.testing.assert_allclose(found.train.x, loaded(tmp_path / "mine.csv").train.x)
 
-    def without(path):
+    def without(path, **options):
         raise ImportError
 
     monkeypatch.setattr(pd, function, without)
     with pytest.raises(ImportError, match=f"expected {package}: pip install {package}, or write"):
         data.load(path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "package"),
+    [(".parquet", "pyarrow"), (".feather", "pyarrow"), (".xlsx", "openpyxl")],
+)
+def test_rows_are_the_same_in_files_of_any_format(tmp_path, suffix, package):
+    pytest.importorskip(package)
+    table = tables_in._without_types()
+    text = tables_in._saved("mine.csv", table)(tmp_path)
+    stored = tables_in._stored(f"mine{suffix}", tables_in._typed)(tmp_path)
+    known, found = loaded(text), loaded(stored)
+    np.testing.assert_allclose(found.train.x, known.train.x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.train.y, known.train.y, rtol=1e-12)
+    new = tables_in._saved("new.csv", table.drop(columns="price"))(tmp_path)
+    new_stored = tables_in._stored(
+        f"new{suffix}", lambda: tables_in._typed().drop(columns="price")
+    )(tmp_path)
+    for like in (known, found):
+        one, other = read_new_rows(Path(new), like), read_new_rows(Path(new_stored), like)
+        np.testing.assert_allclose(other.x, one.x, rtol=1e-12, atol=1e-12)
+        assert other.fills == one.fills and len(other.fills) > 50
+        np.testing.assert_array_equal(other.furthest, one.furthest)
+
+
+def test_a_row_of_a_workbook_has_the_number_that_it_has_there(tmp_path):
+    pytest.importorskip("openpyxl")
+    table = tables_in._typed().astype({"price": object})
+    table.loc[3, "price"] = "much"
+    table.to_excel(tmp_path / "mine.xlsx", index=False, startrow=2)
+    with pytest.raises(ValueError, match="got 'much' in row 7, column 'price', expected a finite"):
+        loaded(tmp_path / "mine.xlsx")
+
+
+def test_numbers_of_a_frame_have_points_where_training_rows_had_commas(tmp_path):
+    rows = pd.DataFrame({"a": ["1,25", "2,5"] * 30, "y": range(60)})
+    rows.to_csv(tmp_path / "mine.csv", sep=";", index=False)
+    like = loaded(tmp_path / "mine.csv")
+    for frame in (pd.DataFrame({"a": [1.234]}), [[1.234]]):
+        x = given_new_rows(frame, None, like).x
+        np.testing.assert_allclose(x * like.x_scale + like.x_mean, [[1.234]], rtol=1e-6)
+
+
+def test_true_and_false_are_numbers_where_training_rows_had_1_and_0(tmp_path):
+    pd.DataFrame({"a": [0, 1] * 30, "y": range(60)}).to_csv(tmp_path / "mine.csv", index=False)
+    like = loaded(tmp_path / "mine.csv")
+    x = given_new_rows(pd.DataFrame({"a": [True, False]}), None, like).x
+    np.testing.assert_allclose(x * like.x_scale + like.x_mean, [[1], [0]], atol=1e-6)
+
+
+def test_numbers_of_a_category_type_are_categories():
+    frame = pd.DataFrame({"a": pd.Categorical([3, 1, 2] * 4), "b": [1.5, 2, 3] * 4})
+    found = kinds_of(as_text(frame, "row {}".format), ())
+    assert {name: own.kind for name, own in found.items()} == {"a": "category", "b": "number"}
 
 
 def test_impute_is_accepted_as_before(tmp_path):

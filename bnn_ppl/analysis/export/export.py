@@ -7,12 +7,14 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 
 from bnn_ppl.analysis.export import predict as loader
+from bnn_ppl.analysis.export.onnx_program import FILE as ONNX_FILE
+from bnn_ppl.analysis.export.onnx_program import check_onnx, onnx_predictor, onnx_program
 from bnn_ppl.analysis.export.preparation import preparation
 from bnn_ppl.analysis.export.program import program_of
 from bnn_ppl.analysis.prediction.predict import predict
@@ -26,9 +28,11 @@ from bnn_ppl.storage.inference_data import thinned
 if TYPE_CHECKING:
     import arviz
 
+Format = Literal["stablehlo", "onnx"]
 _FILES = "predict.py", "page.html"
 _MOST_ROWS = 500  # at which thinned draws are compared with all
 _REPEATS = 5
+_Latencies = tuple[dict[int, float], dict[int, float]]  # of first and of later calls
 
 
 class Exported(NamedTuple):
@@ -74,10 +78,10 @@ class Exported(NamedTuple):
             f"{1e3 * self.seconds[n]:.3g} ms for {n:,} row{'s' * (n > 1)}" for n in self.seconds
         )
         first = ", ".join(f"{seconds:.2g}" for seconds in self.compile_seconds.values())
-        return (
-            f"{draws}; {self.bytes / 1e6:.3g} MB, for {', '.join(self.platforms)}\n"
-            f"latency here: {times} (first calls, which compile: {first} s)"
-        )
+        told = f"{draws}; {self.bytes / 1e6:.3g} MB, for {', '.join(self.platforms)}\n"
+        if not self.seconds:
+            return f"{told}latency: unknown without onnxruntime (pip install onnxruntime)"
+        return f"{told}latency here: {times} (first calls, which compile: {first} s)"
 
 
 def export(
@@ -90,6 +94,7 @@ def export(
     x: Any = None,
     labels: tuple[Any, ...] | None = None,
     replace: bool = False,
+    format: Format = "stablehlo",
 ) -> Exported:
     """Write a folder that predicts without this package: with jax, numpy and flatbuffers.
 
@@ -97,6 +102,10 @@ def export(
     how rows are prepared, and ``predict.py``: a command, a module with ``load``, and a page. The
     folder of a run may take the place of `posterior` and `draws`, as for :func:`bnn_ppl.predict`;
     `data`, `labels` and x are then known.
+
+    As "onnx" it holds ``model.onnx``, one graph with all draws in it, of layers that can be written
+    so, and no ``predict.py``: rows (rows, ...) of numbers in the units of the data give mean and
+    variance, or probabilities.
 
     Parameters
     ----------
@@ -118,6 +127,8 @@ def export(
         Names of the classes, if `data` has none.
     replace
         Write into a folder that exists.
+    format
+        "stablehlo" or "onnx".
 
     Returns
     -------
@@ -127,12 +138,12 @@ def export(
     Raises
     ------
     ValueError
-        If x is not one array, several sites are observed, or a column is of a kind that
-        ``predict.py`` does not know.
+        If x is not one array, several sites are observed, a column is of a kind that
+        ``predict.py`` does not know, or a layer cannot be written as ONNX.
     FileExistsError
         If the folder exists.
     ImportError
-        Without the package flatbuffers, by which ``jax.export`` writes programs.
+        Without the package flatbuffers, by which ``jax.export`` writes programs, or onnx.
 
     Notes
     -----
@@ -142,22 +153,50 @@ def export(
     check_arguments(posterior=posterior, draws=draws)
     folder = Path(folder).expanduser()
     _check(posterior, folder, num_draws, replace)
+    if format not in get_args(Format):
+        raise ValueError(f"got format={format!r}, expected 'stablehlo' or 'onnx': name one")
     kept = thinned(draws, num_draws)
+    wrote = (_onnx if format == "onnx" else _stablehlo)(posterior, kept, folder, data, labels)
+    kept_of, all_of = _num_draws(kept), _num_draws(draws)
+    rows = posterior.data[0] if x is None else x
+    change = 0.0 if kept_of == all_of else _change(posterior, draws, kept, rows)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    platforms, (first, seconds) = wrote
+    return Exported(folder, kept_of, all_of, change, size, seconds, first, platforms)
+
+
+def _stablehlo(
+    posterior: Posterior, kept: Any, folder: Path, data: DataSet | None, labels: Any
+) -> tuple[tuple[str, ...], _Latencies]:
     program = program_of(posterior, kept)
     about = preparation(posterior, program, data, labels)
     make_folder(folder)
     (folder / "model.stablehlo").write_bytes(program.content)
     arrays: dict[str, Any] = {f"array_{n}": own for n, own in enumerate(program.arrays)}
     np.savez(folder / "draws.npz", weights=program.weights, **arrays)
-    (folder / "preparation.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    _write_about(folder, about)
     for name in _FILES:
         shutil.copyfile(Path(__file__).parent / name, folder / name)
-    first, seconds = _latencies(loader.load(folder))
-    kept_of, all_of = _num_draws(kept), _num_draws(draws)
-    rows = posterior.data[0] if x is None else x
-    change = 0.0 if kept_of == all_of else _change(posterior, draws, kept, rows)
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-    return Exported(folder, kept_of, all_of, change, size, seconds, first, program.platforms)
+    model = loader.load(folder)
+    return program.platforms, _latencies(lambda x: model.in_units(model.predicted(x)), about)
+
+
+def _onnx(
+    posterior: Posterior, kept: Any, folder: Path, data: DataSet | None, labels: Any
+) -> tuple[tuple[str, ...], _Latencies]:
+    check_onnx()
+    program, content_of = onnx_program(posterior, kept)
+    about = preparation(posterior, program, data, labels)
+    content = content_of(about)
+    make_folder(folder)
+    (folder / ONNX_FILE).write_bytes(content)
+    _write_about(folder, about)
+    predict = onnx_predictor(content, about["batch_size"])
+    return program.platforms, ({}, {}) if predict is None else _latencies(predict, about)
+
+
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    (folder / "preparation.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 def _num_draws(draws: Any) -> int:
@@ -192,16 +231,15 @@ def _change(posterior: Posterior, draws: Any, kept: Any, x: Any) -> float:
     return float((np.abs(after["mean"] - before["mean"]) / np.sqrt(before["variance"])).max())
 
 
-def _latencies(model: loader.Predictor) -> tuple[dict[int, float], dict[int, float]]:
+def _latencies(predict: Callable[[np.ndarray], Any], about: dict[str, Any]) -> _Latencies:
     """Give seconds of first and of later calls with 1 and 1,000 rows."""
-    about = model.about
     row = np.zeros((1, *about["x_shape"]), about["x_type"])
     first, later = {}, {}
     for count in (1, 1000):
         rows = np.repeat(row, count, axis=0)
-        first[count] = _seconds(lambda: model.in_units(model.predicted(rows)))  # noqa: B023
+        first[count] = _seconds(lambda: predict(rows))  # noqa: B023
         later[count] = statistics.median(
-            _seconds(lambda: model.in_units(model.predicted(rows)))  # noqa: B023
+            _seconds(lambda: predict(rows))  # noqa: B023
             for _ in range(_REPEATS)
         )
     return first, later

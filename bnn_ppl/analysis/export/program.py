@@ -72,13 +72,11 @@ def program_of(posterior: Posterior, draws: Any) -> Program:
     maps over rows, whose number is a symbol.
     """
     posterior = predicting(posterior, draws)
-    sites = sites_to_predict(posterior, draws)
-    block = {site: own.values.reshape(-1, *own.shape[2:]) for site, own in sites.items()}
-    weights = weights_of(draws).ravel().astype(jnp.result_type(float))
+    block, weights = drawn_values(posterior, draws)
     predictive: Any = predictive_of(posterior)
     numbers, with_numbers = numbers_of(predictive)
     names, leaves = list(block), [*block.values(), *map(np.asarray, numbers)]
-    kind = _kind(posterior, block)
+    kind = kind_of(posterior, block)
 
     def program(arrays: list[Array], weights: Array, levels: Array, x: Tree) -> dict[str, Array]:
         drawn = dict(zip(names, arrays[: len(names)], strict=True))
@@ -88,6 +86,13 @@ def program_of(posterior: Posterior, draws: Any) -> Program:
     with products_in(posterior.density.precision):
         content, platforms = _exported(program, leaves, weights, posterior.rows.examples[0])
     return Program(content, leaves, weights, platforms, *kind)
+
+
+def drawn_values(posterior: Posterior, draws: Any) -> tuple[Tree, np.ndarray]:
+    """Give the draws of each site (draws, ...), and their weights (draws,)."""
+    sites = sites_to_predict(posterior, draws)
+    block = {site: own.values.reshape(-1, *own.shape[2:]) for site, own in sites.items()}
+    return block, weights_of(draws).ravel().astype(jnp.result_type(float))
 
 
 def _of_row(
@@ -115,7 +120,7 @@ def _of_row(
     return found
 
 
-def _kind(posterior: Posterior, block: Tree) -> _Kind:
+def kind_of(posterior: Posterior, block: Tree) -> _Kind:
     """Look at what is predicted, without computing it."""
     x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
     predictive = predictive_of(posterior)

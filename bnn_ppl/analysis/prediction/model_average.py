@@ -73,7 +73,7 @@ def add_block(
 
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
         distribution = at(values)
-        each = dict([_moments(distribution)[:2]]) if keep_each else {}
+        each = dict([moments_of(distribution)[:2]]) if keep_each else {}
         return _of_draw(distribution, weight, y), each
 
     def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
@@ -93,7 +93,7 @@ def _empty(shapes: Sums) -> Sums:
 
 
 def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
-    _, center, variance = _moments(predictive)
+    _, center, variance = moments_of(predictive)
     no_y = jnp.zeros(predictive.batch_shape)
     ends = None if y is None else ends_of_pit(predictive, y)
     sums = Sums(
@@ -108,8 +108,8 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
     return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
 
 
-def _moments(predictive: dist.Distribution) -> tuple[str, Array, Array]:
-    """Give class probabilities and zeros, or mean and variance, of draws if need be."""
+def moments_of(predictive: dist.Distribution) -> tuple[str, Array, Array]:
+    """Give "probs", these and zeros, or "mean", it and the variance, of draws if need be."""
     try:
         name, center = probs_or_mean(predictive)
         if name == "probs":

@@ -1,7 +1,7 @@
 """Commands that use a run's predictions, such as ``explain``, ``compress`` and ``export``."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -188,6 +188,7 @@ def export(
     *,
     out: Path | None = None,
     draws: int = 200,
+    format: Literal["stablehlo", "onnx"] = "stablehlo",
     data_dir: Path | None = None,
 ) -> None:
     """Write a folder that predicts without bnn_ppl, with jax, numpy and flatbuffers alone.
@@ -205,20 +206,27 @@ def export(
     draws
         Export at most this many draws, evenly from each chain; the largest change of a mean by
         leaving out others is shown.
+    format
+        "onnx" writes model.onnx alone, for dense and convolutional networks: rows of numbers in the
+        units of the data give mean and variance, or probabilities (pip install onnx).
     data_dir
         Folder with the data set, if it has moved since the run.
     """
     out = folder / "export" if out is None else out
     others = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    if others and "model.stablehlo" not in others:
+    if others and not {"model.stablehlo", "model.onnx"} & {*others}:
         raise FileExistsError(
             f"got --out {out}, a folder with {others[0]}, expected a new one or an export: name "
             "another"
         )
     run = reopen(folder, data_dir)
     given = run.posterior, run.draws, out
-    found = bnn.export(*given, data=run.data, num_draws=draws, x=run.data.test.x, replace=True)
+    options = {"data": run.data, "x": run.data.test.x, "num_draws": draws, "format": format}
+    found = bnn.export(*given, replace=True, **options)
     print(found.sentence)
+    if format == "onnx":
+        print(f"onnxruntime.InferenceSession({str(out / 'model.onnx')!r}).run(None, {{'x': rows}})")
+        return
     print(f"python {out / 'predict.py'} rows.csv > predictions.csv    (or --serve 8000: a page)")
 
 

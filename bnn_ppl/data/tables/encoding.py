@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.tables.kinds import boolean
-from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed
+from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed, type_in
 from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
-from bnn_ppl.data.tables.kinds.number import UNKNOWN
+from bnn_ppl.data.tables.kinds.number import POINT, UNKNOWN
 from bnn_ppl.data.tables.reading import require
 from bnn_ppl.data.tables.roles import ROLES, check_role
 
@@ -45,6 +45,8 @@ class Encoding(NamedTuple):
         Why each column is left out.
     without_y : int
         Number of rows without a value of y, which are left out.
+    sheet : str
+        Of a workbook with several sheets, the name of that which was read.
     """
 
     inputs: tuple[Column, ...]
@@ -55,6 +57,7 @@ class Encoding(NamedTuple):
     groups: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     without_y: int = 0
+    sheet: str = ""
 
     @property
     def targets(self) -> tuple[Column, ...]:
@@ -132,9 +135,10 @@ def encoded(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.nd
     got = f"columns {', '.join(table)}"
     expected = f"{', '.join(missing)} too, as in the data of the run"
     require(source, not missing, got, expected, "add what is missing")
-    hint = mark_of(table)
     parts = [
-        columns_of_x(_values(table[column.name], column, source, hint), column)
+        columns_of_x(
+            _values(table[column.name], column, source, mark_of(table, column.name)), column
+        )
         for column in encoding.inputs
     ]
     parts += [_of_role(table, role, column, source) for role, column in encoding.roles]
@@ -146,16 +150,17 @@ def _of_role(table: "pandas.DataFrame", role: str, column: Column, source: str) 
     if column.name not in table:
         return np.full((len(table), 1), ROLES[role])
     cells = table[column.name]
-    values = _values(cells, column, source, mark_of(table), needed=True)
+    values = _values(cells, column, source, mark_of(table, column.name), needed=True)
     check_role(role, cells, values, source)
     return values[:, None]
 
 
 def encoded_target(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
     """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
-    hint = mark_of(table)
     each = [
-        _values(table.iloc[:, place], column, source, hint, needed=True)
+        _values(
+            table.iloc[:, place], column, source, mark_of(table, table.columns[place]), needed=True
+        )
         for place, column in enumerate(encoding.targets)
     ]
     return each[0] if len(each) == 1 else np.stack(each, axis=1)
@@ -191,9 +196,9 @@ def _expected(column: Column) -> str:
     return words.get(column.kind, f"one of {listed(column.categories, 10)}")
 
 
-def mark_of(table: "pandas.DataFrame") -> str:
-    """Give the decimal mark of a table, as far as it is known."""
-    return str(table.attrs.get(DECIMAL, UNKNOWN))
+def mark_of(table: "pandas.DataFrame", name: str) -> str:
+    """Give the decimal mark of a column, or else of its table, as far as it is known."""
+    return POINT if type_in(table, name) == "point" else str(table.attrs.get(DECIMAL, UNKNOWN))
 
 
 def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
@@ -223,7 +228,7 @@ def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str
         return np.zeros(len(cells), bool), ""
     if not column.form:
         return is_empty(cells).to_numpy(), _fill_in_words(column)
-    return np.isnan(values_of(cells, column, mark_of(table))), _fill_in_words(column)
+    return np.isnan(values_of(cells, column, mark_of(table, column.name))), _fill_in_words(column)
 
 
 def _fill_in_words(column: Column) -> str:
@@ -253,6 +258,7 @@ def to_json(encoding: Encoding) -> dict[str, Any]:
         "groups": list(encoding.groups),
         "reasons": list(encoding.reasons),
         "without_y": encoding.without_y,
+        "sheet": encoding.sheet,
     }
     return record | {name: values for name, values in others.items() if values}
 
@@ -277,4 +283,5 @@ def from_json(record: Mapping[str, Any]) -> Encoding:
         tuple(record.get("groups", ())),
         tuple(record.get("reasons", ())),
         record.get("without_y", 0),
+        record.get("sheet", ""),
     )

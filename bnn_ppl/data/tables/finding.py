@@ -9,7 +9,7 @@ from bnn_ppl.data.standardise import MeanScale
 from bnn_ppl.data.tables.encoding import Encoding, day_in_words, mark_of
 from bnn_ppl.data.tables.kinds import boolean
 from bnn_ppl.data.tables.kinds.category import WRITTEN
-from bnn_ppl.data.tables.kinds.column import Column, is_empty, listed
+from bnn_ppl.data.tables.kinds.column import Column, is_empty, listed, type_in
 from bnn_ppl.data.tables.kinds.kinds import (
     KINDS,
     Found,
@@ -19,7 +19,7 @@ from bnn_ppl.data.tables.kinds.kinds import (
     least_scales,
     values_of,
 )
-from bnn_ppl.data.tables.kinds.number import UNKNOWN, form_of, number_in
+from bnn_ppl.data.tables.kinds.number import COMMA, UNKNOWN, form_of, number_in
 from bnn_ppl.data.tables.reading import DataSet, require
 from bnn_ppl.data.tables.roles import as_they_are
 
@@ -35,17 +35,24 @@ def kinds_of(
     inputs: "pandas.DataFrame", categorical: Sequence[str], whole: bool = True
 ) -> dict[str, Found]:
     """Tell what kind each column is, by all rows of a table, or by some in any order."""
-    hint = mark_of(inputs)
-    return {name: kind_of(inputs[name], hint, name in categorical, whole) for name in inputs}
+    return {
+        name: kind_of(
+            inputs[name],
+            mark_of(inputs, name),
+            name in categorical or type_in(inputs, name) == "category",
+            whole,
+        )
+        for name in inputs
+    }
 
 
 def inputs_learnt(
     training: "pandas.DataFrame", kinds: dict[str, Found]
 ) -> tuple[tuple[Column, ...], dict[str, str]]:
     """Record how columns become x, from the training rows; and why some are left out."""
-    hint = mark_of(training)
     found, left_out = [], {}
     for name, kind in kinds.items():
+        hint = mark_of(training, name)
         column = None if kind.kind is None else learnt(name, kind, training[name], hint)
         if column is None:
             left_out[name] = kind.reason or "empty in the training rows"
@@ -54,8 +61,10 @@ def inputs_learnt(
     return tuple(found), left_out
 
 
-def target_of(cells: "pandas.Series", source: str, hint: str = UNKNOWN) -> Column:
-    """Tell what y is: numbers if any cell is one, truth values, or classes.
+def target_of(
+    cells: "pandas.Series", source: str, hint: str = UNKNOWN, categorical: bool = False
+) -> Column:
+    """Tell what y is: classes if it is categorical, numbers if any cell is one, or truth values.
 
     Raises
     ------
@@ -64,11 +73,12 @@ def target_of(cells: "pandas.Series", source: str, hint: str = UNKNOWN) -> Colum
     """
     name, present = str(cells.name), cells[~is_empty(cells)].unique().tolist()
     form, share = form_of(present, hint)
-    if not present or share > 0 or any(number_in(cell) is not None for cell in present):
+    numbers = share > 0 or any(number_in(cell) is not None for cell in present)
+    if not present or (numbers and not categorical):
         return Column(name, "number", form=form)
     if boolean.form_of(present) == boolean.TRUE_AND_FALSE:
         return Column(name, "boolean", form=boolean.TRUE_AND_FALSE)
-    classes = tuple(sorted(present))
+    classes = tuple(sorted(present, key=lambda cell: (number_in(cell) or 0.0, cell)))
     got = f"{len(classes)} different texts, as {present[0]!r}, in the column {name!r} of y"
     expected = f"numbers, or at most {_MOST_CLASSES} classes"
     require(source, len(classes) <= _MOST_CLASSES, got, expected, "choose another column as target")
@@ -120,12 +130,13 @@ def values_to_cut(
     They are the same whether or not an encoding is given: so are the training rows.
     """
     known = {} if encoding is None else {column.name: column.kind for column in encoding.inputs}
-    hint, parts = mark_of(inputs), []
+    parts = []
     for name, found in kinds.items():
         kind = known.get(name) if encoding is not None else found.kind
         if kind is None:
             continue
         cells, column = inputs[name], Column(name, kind, form=found.form)
+        hint = mark_of(inputs, name)
         if kind == "category":
             different = tuple(sorted(set(cells[~is_empty(cells)])))
             usual = cells[~is_empty(cells)].mode()[0]
@@ -149,11 +160,17 @@ def scales_of_x(found: MeanScale, encoding: Encoding) -> MeanScale:
 
 def in_words(encoding: Encoding) -> str:
     """Say in one line what became of columns that are not numbers as they are; "" if all are."""
-    parts = []
+    parts = [f"the sheet {encoding.sheet!r}"] if encoding.sheet else []
     for column in encoding.inputs:
         words = KINDS[column.kind].words(column)
         if words:
             parts.append(f"{column.name} {words}")
+    commas = [
+        column.name
+        for column in (*encoding.inputs, *encoding.targets)
+        if column.kind == "number" and column.form == COMMA
+    ]
+    parts += [f"{listed(commas)} with decimal commas"] if commas else []
     parts += [f"{column.name} for {role}" for role, column in encoding.roles]
     if encoding.class_names:
         classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]

@@ -189,7 +189,7 @@ def _beyond(
     if column.low is None or column.high is None:
         seen = like.train.x[:, place]
         return np.maximum(np.maximum(seen.min() - x[:, place], x[:, place] - seen.max()), 0.0)
-    values = values_of(table[column.name], column, mark_of(table))
+    values = values_of(table[column.name], column, mark_of(table, column.name))
     past = np.maximum(column.low - values, values - column.high) / like.x_scale[place]
     return np.nan_to_num(np.maximum(past, 0.0))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from bnn_ppl.data.tables.encoding import DECIMAL
-from bnn_ppl.data.tables.kinds.column import as_text
+from bnn_ppl.data.tables.kinds.column import TYPES, as_text
 from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, number_in, sure_form
 from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
 
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 TEXTS = ".csv", ".tsv", ".txt"
+_WORKBOOK = ".xlsx"
 # The function of pandas, and the package that it needs.
 _READERS = {
     ".parquet": ("read_parquet", "pyarrow"),
     ".feather": ("read_feather", "pyarrow"),
-    ".xlsx": ("read_excel", "openpyxl"),
+    _WORKBOOK: ("read_excel", "openpyxl"),
 }
+SHEET = "sheet"  # attribute of a table: the name of its sheet, where a workbook has several
 TABLES = (*TEXTS, *_READERS)
 IN_WORDS = ".csv, .tsv, .txt, .parquet, .feather or .xlsx"
 PLACE = "row {} (from 0)".format  # of rows in memory and in files without lines
@@ -106,19 +108,22 @@ def read_tables(name: str, least_columns: int = 2) -> "pandas.DataFrame":
         require(file, same, got, expected, "give tables of the same columns")
         table.index = [f"{row} of {Path(file).name}" for row in table.index]
     marks = {table.attrs[DECIMAL] for table in tables}
+    types = [set(table.attrs.get(TYPES, {}).items()) for table in tables]
+    sheet = tables[0].attrs.get(SHEET, "")
     for table in tables:
         table.attrs = {}
     whole = pd.concat(tables)
-    whole.attrs[DECIMAL] = marks.pop() if len(marks) == 1 else UNKNOWN
+    whole.attrs = {DECIMAL: marks.pop() if len(marks) == 1 else UNKNOWN, SHEET: sheet}
+    whole.attrs[TYPES] = dict(set.intersection(*types))
     return whole
 
 
 def read_table(file: str, least_columns: int = 2) -> "pandas.DataFrame":
     """Read one table, as `read_tables` does."""
     kind = suffix_of(file)
-    if kind in _READERS:
-        return _by_pandas(file, *_READERS[kind])
-    cells, mark = _cells(file, least_columns)
+    if kind in _READERS and kind != _WORKBOOK:
+        return _with_named_index(_by_pandas(file))
+    cells, mark = (_sheet(file), "") if kind == _WORKBOOK else _cells(file, least_columns)
     first = cells.iloc[0].tolist()
     numbers = [str(column) for column in range(len(first))]
     by_pandas = first in (numbers, ["", *numbers[:-1]])  # for columns that have no names
@@ -131,7 +136,10 @@ def read_table(file: str, least_columns: int = 2) -> "pandas.DataFrame":
         got = f"a first line {','.join(first)}, each of which is also a value of its column"
         known = (rows == first).any().all()
         require(file, not known, got, "names of the columns", "add a line of names")
-    rows = rows.set_axis(first if has_names else numbers, axis=1)
+    names = first if has_names else numbers
+    rows = rows.set_axis(names, axis=1)
+    types = rows.attrs.get(TYPES, {})
+    rows.attrs[TYPES] = {name: types[str(k)] for k, name in enumerate(names) if str(k) in types}
     rows.attrs[DECIMAL] = _decimal_mark(rows, mark)
     return rows
 
@@ -148,12 +156,15 @@ def _decimal_mark(table: "pandas.DataFrame", separator: str) -> str:
     return POINT if POINT in found or separator == "," else UNKNOWN
 
 
-def _by_pandas(file: str, function: str, package: str) -> "pandas.DataFrame":
+def _by_pandas(file: str, **options: Any) -> Any:
     import pandas as pd
 
+    function, package = _READERS[suffix_of(file)]
+    path = Path(file).expanduser()
+    plain = not is_elsewhere(file) and path.suffix.lower() in _READERS
     try:
-        where: Any = io.BytesIO(_bytes(file)) if is_elsewhere(file) else Path(file).expanduser()
-        table = as_text(getattr(pd, function)(where), PLACE)
+        where: Any = path if plain else io.BytesIO(_bytes(file))
+        return getattr(pd, function)(where, **options)
     except ImportError as error:
         raise ImportError(
             f"{file}: got a {suffix_of(file)} file without a reader of such files, expected "
@@ -161,7 +172,46 @@ def _by_pandas(file: str, function: str, package: str) -> "pandas.DataFrame":
         ) from error
     except Exception as error:  # a damaged file makes each reader raise types of its own
         raise unreadable(Path(file), error) from error
+
+
+def _with_named_index(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Give the cells of a data frame as text; an index that has names is columns too."""
+    named = [name for name in frame.index.names if name not in (None, *frame)]
+    table = as_text(frame.reset_index(named) if named else frame, PLACE)
     table.attrs[DECIMAL] = UNKNOWN
+    return table
+
+
+def _sheet(file: str) -> "pandas.DataFrame":
+    """Read the cells of a sheet: the first of two columns or more, or else the first with cells.
+
+    Empty rows and columns are left out, and rows above the table, such as a title, of which less
+    than half is filled.
+    """
+    options = {"sheet_name": None, "header": None, "dtype": object, "na_filter": False}
+    sheets = {}
+    for name, frame in _by_pandas(file, **options).items():
+        table = as_text(frame, lambda row: f"row {row + 1}")
+        filled = table != ""
+        if filled.any(axis=None):
+            sheets[str(name)] = table.loc[filled.any(axis=1), filled.any(axis=0)]
+    require(file, sheets, "a workbook without cells", "a table", "fill it")
+    wide = [name for name, table in sheets.items() if table.shape[1] > 1]
+    chosen = (wide or [*sheets])[0]
+    found = sheets[chosen]
+    share = (found != "").mean(axis=1)
+    found = found.loc[(share >= 0.5).idxmax() :]
+    found = found.loc[:, (found != "").any(axis=0)]
+    found.attrs[SHEET] = chosen if len(sheets) > 1 else ""
+    return _numbered_columns(found)
+
+
+def _numbered_columns(table: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Give columns the numbers from 0, where some have been left out."""
+    types, numbers = table.attrs[TYPES], [str(k) for k in range(table.shape[1])]
+    known = {new: types[old] for new, old in zip(numbers, table, strict=True) if old in types}
+    table = table.set_axis(numbers, axis=1)
+    table.attrs[TYPES] = known
     return table
 
 

@@ -27,11 +27,12 @@ from bnn_ppl.data.tables.finding import (
     target_of,
     values_to_cut,
 )
-from bnn_ppl.data.tables.kinds.column import Column, is_empty
+from bnn_ppl.data.tables.kinds.column import Column, is_empty, type_in
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
 from bnn_ppl.data.tables.roles import Columns, inputs_of
 from bnn_ppl.data.tables.table_files import (
+    SHEET,
     STANDARD_INPUT,
     files_of,
     is_table,
@@ -151,10 +152,12 @@ def _read_table(
         require(source, found, got, expected, "add a column, or name one with categorical")
         reasons = why_left_out(names, at, index, columns, reasons)
         targets = _targets_found(y_cells, source, classes)
-        hint = mark_of(table)
-        roles = tuple((role, role_of(table[own], hint)) for role, own in columns.roles.items())
+        roles = tuple(
+            (role, role_of(table[own], mark_of(table, own))) for role, own in columns.roles.items()
+        )
         encoding = Encoding(found, targets[0], tuple(reasons), tuple(targets[1:]), roles)
-        encoding = encoding._replace(reasons=tuple(reasons.values()), without_y=without)
+        told = {"without_y": without, "sheet": table.attrs.get(SHEET, "")}
+        encoding = encoding._replace(reasons=tuple(reasons.values()), **told)
     x, y = encoded(table, encoding, source), encoded_target(y_cells, encoding, source)
     of_classes = encoding.target.kind != "number"
     groups = None if columns.group is None else table[columns.group].to_numpy()[train]
@@ -184,10 +187,13 @@ def _with_y(
 def _targets_found(
     cells: "pandas.DataFrame", source: str, classes: bool | None
 ) -> tuple[Column, ...]:
-    hint = mark_of(cells)
-    found = [target_of(cells.iloc[:, k], source, hint) for k in range(cells.shape[1])]
+    hints = [mark_of(cells, name) for name in cells]
+    found = [
+        target_of(cells.iloc[:, k], source, hints[k], type_in(cells, name) == "category")
+        for k, name in enumerate(cells)
+    ]
     if classes and len(found) == 1 and found[0].kind == "number":
-        return (classes_of_numbers(found[0], values_of(cells.iloc[:, 0], found[0], hint)),)
+        return (classes_of_numbers(found[0], values_of(cells.iloc[:, 0], found[0], hints[0])),)
     return tuple(found)
 
 
@@ -217,10 +223,10 @@ def _split(
     cut: tuple["pandas.DataFrame", dict[str, Found], Encoding | None],
 ) -> Rows:
     """Training and test rows: by groups, by time, or as `split` says."""
-    hint = mark_of(table)
     if columns.group is not None:
         return split_by_group(name, split, table[columns.group].to_numpy())
     if columns.time is not None:
+        hint = mark_of(table, columns.time)
         return split_by_time(name, split, order_of_times(table[columns.time], name, hint))
     gap = protocol_of(split)[0] == "gap"
     return split_rows(name, split, values_to_cut(*cut) if gap else np.zeros((len(table), 0)))

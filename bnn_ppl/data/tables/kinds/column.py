@@ -1,6 +1,8 @@
 """What is recorded of a column, and its cells: text, some of which says that there is no value."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
 
 KindName = Literal["number", "boolean", "category", "date"]
 # As pandas reads them, and the marks of older tables.
+TYPES = "types"  # attribute of a table: what columns are by their type, see `_type_of`
 _EMPTY = {"", "nan", "na", "n/a", "null", "<na>", "nat", "#n/a", "#na", "-nan", "?", "-", "--"}
 _EMPTY |= {"#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#value!", "#div/0!"}
 
@@ -86,13 +89,36 @@ class Kind(NamedTuple):
 
 
 def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":
-    """Give the cells of a table as text, its rows labelled by the words for them in messages."""
+    """Give the cells of a table as text, its rows labelled by the words for them in messages.
+
+    The attribute `TYPES` has what is known of columns by the type of their cells: those of "point"
+    hold numbers, written with a decimal point; those of "category" are categories, whatever is in
+    them.
+    """
     import pandas as pd
 
     if isinstance(frame, Mapping):  # of columns, which need not share an index
         frame = {name: list(cells) for name, cells in frame.items()}
-    table = pd.DataFrame(frame, dtype=object).map(_text).astype(object)
-    return table.set_axis(map(place, range(len(table)))).rename(columns=lambda n: str(n).strip())
+    table = pd.DataFrame(frame, dtype=object)
+    columns = (frame if hasattr(frame, "items") else table).items()
+    types = {str(name).strip(): _type_of(cells) for name, cells in columns}
+    table = table.map(_text).astype(object).set_axis(map(place, range(len(table))))
+    table = table.rename(columns=lambda name: str(name).strip())
+    table.attrs = {TYPES: {name: kind for name, kind in types.items() if kind}}
+    return table
+
+
+def type_in(table: "pandas.DataFrame", name: str) -> str:
+    """Give what is known of a column by the type of its cells; "" if nothing is."""
+    return str(table.attrs.get(TYPES, {}).get(name, ""))
+
+
+def _type_of(cells: Any) -> str:
+    """Tell whether cells are fractions, or categories, by their type."""
+    if str(getattr(cells, "dtype", "")) == "category":
+        return "category"
+    fractions = (float, np.floating, Decimal)
+    return "point" if any(isinstance(c, fractions) and c == c for c in cells) else ""
 
 
 def is_empty(cells: "pandas.Series") -> "pandas.Series":
@@ -119,4 +145,6 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 def _text(cell: Any) -> str:
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))  # a category that pandas has read as a number
+    if isinstance(cell, timedelta):
+        return repr(cell / timedelta(days=1))  # as a spreadsheet has it
     return "" if cell is None else str(cell).strip()

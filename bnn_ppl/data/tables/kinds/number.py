@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 POINT, COMMA = ".", ","
 UNKNOWN = "?"  # decimal mark
 _LEAST_SHARE = 0.8  # of different cells that are numbers; the others are taken for empty ones
+_TRUTH = {"True": 1.0, "False": 0.0}  # of rows to predict, where training rows had 1 and 0
 _LOOK = 50  # at so many cells, before all are looked at
 _AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
-_PATTERN = r"[+-]?(\d+|\d{{1,3}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
+# 0.125 is no number of thousands.
+_PATTERN = r"[+-]?(\d+|[1-9]\d{{0,2}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
 _WRITTEN = {
     POINT: re.compile(_PATTERN.format(apart=",", mark=r"\.")),
     COMMA: re.compile(_PATTERN.format(apart=".", mark=",")),
@@ -100,7 +102,7 @@ def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
         return found
     different = [cell for cell in cells.unique() if cell]
     form, _ = form_of(different, hint, column.form)
-    read = {cell: number_in(cell, form) for cell in different}
+    read = {cell: _TRUTH.get(cell, number_in(cell, form)) for cell in different}
     return cells.map(read).to_numpy(np.float64)
 
 
