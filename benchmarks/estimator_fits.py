@@ -3,8 +3,8 @@
     python benchmarks/estimator_fits.py
 
 Two tables: scikit-learn's diabetes (442 rows, whose posterior is easy) and 500 rows of concrete
-(hard). On each `BayesianRegressor()` is fitted twice, to see what compiling takes, and searched
-over three scales of the prior with three folds: nine fits in a process of its own. Each row is
+(hard). On each `BayesianRegressor()` is fitted twice, to see what compiling takes, then to as many
+other rows (drawn from them with replacement), and searched over three scales of the prior with three folds: nine fits in a process of its own. Each row is
 appended to benchmarks/stored/estimator_fits.csv.
 """
 
@@ -55,6 +55,9 @@ def measure(data: str, part: str, results: Path) -> None:
     if part == "fits":
         for what in ("first fit", "second fit"):
             record(results, data, what, 1, lambda: BayesianRegressor().fit(x, y))
+        chosen = np.random.default_rng(1).integers(len(x), size=len(x))
+        other = x[chosen], y[chosen]
+        record(results, data, "fit to other rows", 1, lambda: BayesianRegressor().fit(*other))
     else:
         search = GridSearchCV(BayesianRegressor(), {"prior_scale": SCALES}, cv=3, refit=False)
         record(results, data, "grid search", 3 * len(SCALES), lambda: search.fit(x, y))
