@@ -4,7 +4,8 @@
 
 Two tables: scikit-learn's diabetes (442 rows, whose posterior is easy) and 500 rows of concrete
 (hard). On each `BayesianRegressor()` is fitted twice, to see what compiling takes, then to as many
-other rows (drawn from them with replacement), and searched over three scales of the prior with three folds: nine fits in a process of its own. Each row is
+other rows (drawn from them with replacement), and searched over three scales of the prior with
+three folds: nine fits in a process of its own. Each row is
 appended to benchmarks/stored/estimator_fits.csv.
 """
 
