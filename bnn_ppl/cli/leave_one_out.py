@@ -33,7 +33,7 @@ class LeavingOut(NamedTuple):
         With --by loo, move the draws for rows that weights cannot leave out (k above 0.7).
     refit
         With --by loo, sample again without each row that is still bad: the same method and length,
-        started from the run's draws, kept in RUN/refits.
+        that of a sampler started from the run's draws, kept in RUN/refits-DRAWS.
     most_refits
         Rows of each run to sample without, the worst first.
     k_fold
@@ -130,7 +130,7 @@ def _refitted(leaving_out: LeavingOut, progress: bool, name: str, run: Opened, f
             draws,
             found,
             most=leaving_out.most_refits,
-            folder=run.folder / "refits",
+            folder=_place(run, f"refits-{draws['posterior'].sizes['draw']}", leaving_out),
             progress=progress,
         )
 
@@ -155,12 +155,18 @@ def _by_folds(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) 
                 num_folds=number,
                 seed=leaving_out.fold_seed,
                 data_set=run.data,
-                folder=run.folder / f"k-fold-{number}",
+                folder=_place(run, f"k-fold-{number}", leaving_out),
                 progress=progress,
                 **options[name],
                 **length_of(run.draws),
             )
     return found
+
+
+def _place(run: Opened, name: str, leaving_out: LeavingOut) -> Path:
+    """Give where runs without some rows are kept: with another seed they are others."""
+    seed = leaving_out.fold_seed
+    return run.folder / (f"{name}-seed-{seed}" if seed else name)
 
 
 def _folding(run: Opened) -> dict[str, Any]:

@@ -309,7 +309,8 @@ class BayesianNetwork(BaseEstimator):
         assert opened is not None
 
         def posterior_at(scale: float) -> bnn.Posterior:
-            return _found_again(opened.untempered(scale))
+            posterior = opened.untempered(scale)
+            return posterior if self.net is not None else _found_again(posterior)
 
         limits: dict[str, Any] = {"max_minutes": minutes, "progress": self.progress}
         folder = self._search_folder(folder)

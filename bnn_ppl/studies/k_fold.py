@@ -78,7 +78,7 @@ def k_fold(
     counted = weights_of_rows(posterior) > 0
     groups = None if groups is None else np.asarray(groups)
     folds = folds_of_rows(posterior.num_rows, num_folds, seed, groups=groups, in_time=in_time)
-    folds = [(kept, held[counted[held]]) for kept, held in folds]
+    folds = [(kept, held[counted[held]]) for kept, held in folds if counted[held].any()]
     found, began = [], time.monotonic()
     for number, (kept, held) in enumerate(folds):
         with phases_named(titled("fold", number, len(folds), began)):

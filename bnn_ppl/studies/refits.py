@@ -190,8 +190,8 @@ def refit_loo(
     key
         From ``jax.random.key``.
     posterior, method, draws
-        As given to :func:`bnn_ppl.run`, and what it gave. Each run starts at the last of these
-        draws. A prior's scale stays as it was found with all rows.
+        As given to :func:`bnn_ppl.run`, and what it gave. Each run of a sampler starts at the last
+        of these draws. A prior's scale stays as it was found with all rows.
     found
         From :func:`bnn_ppl.loo` of these draws.
     most
@@ -224,13 +224,15 @@ def refit_loo(
     if held is not None and "prior_scale" in draws.attrs:
         posterior = held.hold(float(draws.attrs["prior_scale"]))
     again = repeated(key, posterior, method, options, folder, progress)
+    # A draw of a fitted distribution is no place to fit it at again.
+    init = draws if draws.attrs.get("draws_from", "chain") == "chain" else None
     elpd, k, error, how = (each.copy() for each in (found.elpd, found.k, found.error, found.how))
     places, began, failed = found.bad_rows()[:most], time.monotonic(), 0
     for number, place in enumerate(places):
         row = int(found.rows[place])
         kept = np.delete(np.arange(posterior.num_rows), row)
         with phases_named(titled("refit", number, len(places), began)):
-            scores = again.scores(row, kept, np.array([row]), f"row-{row}", draws)
+            scores = again.scores(row, kept, np.array([row]), f"row-{row}", init)
         elpd[place], error[place] = scores.elpd[0] - found.log_unit, scores.error[0]
         k[place], how[place] = np.nan, "refit"
         failed += not scores.converged

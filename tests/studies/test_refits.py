@@ -70,6 +70,18 @@ def test_a_row_that_weights_cannot_leave_out_is_sampled_without(sampled, tmp_pat
 
 
 @pytest.mark.thorough
+def test_a_fit_without_a_row_begins_at_a_mode_and_not_at_a_draw(sampled):
+    posterior = sampled[0]
+    method = bnn.laplace(posterior, structure="full")
+    draws = bnn.run(jax.random.key(0), posterior, method, num_draws=2_000, progress=False)
+    by_weights = bnn.loo(posterior, draws, match_moments=False)
+    found = bnn.refit_loo(jax.random.key(1), posterior, method, draws, by_weights, progress=False)
+    (expected,) = exact(np.delete(np.arange(NUM_ROWS), 3), np.array([3]))
+    assert found.how[3] == "refit"
+    assert abs(found.elpd[3] - expected) < 4 * found.error[3] < 1.0
+
+
+@pytest.mark.thorough
 def test_folds_have_the_densities_of_the_closed_form(sampled):
     posterior, method, _ = sampled
     found = bnn.k_fold(jax.random.key(2), posterior, method, num_folds=3, **LENGTH)

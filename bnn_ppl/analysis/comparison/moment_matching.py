@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.convergence.pareto import Array, pareto_smoothed
+from bnn_ppl.analysis.convergence.pareto import LEAST_LOG_PROB, Array, pareto_smoothed
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.inference_data import sites_of, with_points_of
@@ -158,6 +158,7 @@ class Mover:
             trial = moved.towards(self._positions, weights.reshape(self._num_chains, -1), kind)
             log_density, of_row = self._at(trial.of(self._positions), row)
             raw = log_density - of_row / self._temperature - self._log_density
+            raw = (raw.reshape(self._num_chains, -1) + trial.log_volume).ravel()
             found, shape = self._smoothed(raw)
             if shape < k:
                 return trial, found, shape
@@ -187,7 +188,8 @@ class Mover:
         given = {site: jnp.asarray(each, float) for site, each in flat.items()}
         found = self._evaluate(given, jnp.asarray(row), self._posterior.rows.examples)
         log_density, of_row = (np.asarray(each, float) for each in found)
-        return np.where(np.isnan(log_density), -np.inf, log_density), of_row
+        log_density = np.where(np.isnan(log_density), -np.inf, log_density)
+        return log_density, np.where(np.isnan(of_row), LEAST_LOG_PROB, of_row)
 
     def _smoothed(self, log_weights: Array) -> tuple[Array, float]:
         log_weights = np.nan_to_num(log_weights, nan=-np.inf, posinf=-np.inf)

@@ -171,6 +171,7 @@ def _stablehlo(
     program = program_of(posterior, kept)
     about = preparation(posterior, program, data, labels)
     make_folder(folder)
+    (folder / ONNX_FILE).unlink(missing_ok=True)  # of an export that this one replaces
     (folder / "model.stablehlo").write_bytes(program.content)
     arrays: dict[str, Any] = {f"array_{n}": own for n, own in enumerate(program.arrays)}
     np.savez(folder / "draws.npz", weights=program.weights, **arrays)
@@ -189,6 +190,8 @@ def _onnx(
     about = preparation(posterior, program, data, labels)
     content = content_of(about)
     make_folder(folder)
+    for name in ("model.stablehlo", "draws.npz", *_FILES):  # of an export that this one replaces
+        (folder / name).unlink(missing_ok=True)
     (folder / ONNX_FILE).write_bytes(content)
     _write_about(folder, about)
     predict = onnx_predictor(content, about["batch_size"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 # The number of rows while a program is traced: a prime that is no size of a network, so that sizes
 # that are multiples of it are known to be of rows.
@@ -115,7 +115,8 @@ def _written(graph: Graph, eqn: Any, inputs: list[Any]) -> list[Any]:
     inside = next((eqn.params[name] for name in _INSIDE if name in eqn.params), None)
     name = eqn.primitive.name
     if inside is not None and name not in ("scan", "while", "cond"):
-        return write(graph, inside, inputs)
+        closed = ClosedJaxpr(inside, ()) if isinstance(inside, Jaxpr) else inside
+        return write(graph, closed, inputs)
     sizes = [size for out in eqn.outvars for size in out.aval.shape]
     if not any(isinstance(each, str) for each in inputs) and not any(map(is_of_rows, sizes)):
         return _computed(eqn, inputs)
@@ -179,7 +180,7 @@ def _integer_pow(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
 def _reduced(op: str) -> Callable:
     def written(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
         axes = np.array(eqn.params["axes"], np.int64)
-        return graph.add(op, inputs[0], axes, keepdims=0)
+        return graph.add(op, inputs[0], axes, keepdims=0, noop_with_empty_axes=1)
 
     return written
 

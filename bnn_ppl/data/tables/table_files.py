@@ -185,8 +185,8 @@ def _with_named_index(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 def _sheet(file: str) -> "pandas.DataFrame":
     """Read the cells of a sheet: the first of two columns or more, or else the first with cells.
 
-    Empty rows and columns are left out, and rows above the table, such as a title, of which less
-    than half is filled.
+    Empty rows and columns are left out, and rows above the table, such as a title, of which at
+    most half is filled.
     """
     options = {"sheet_name": None, "header": None, "dtype": object, "na_filter": False}
     sheets = {}
@@ -200,7 +200,7 @@ def _sheet(file: str) -> "pandas.DataFrame":
     chosen = (wide or [*sheets])[0]
     found = sheets[chosen]
     share = (found != "").mean(axis=1)
-    found = found.loc[(share >= 0.5).idxmax() :]
+    found = found.loc[(share > 0.5).idxmax() :]
     found = found.loc[:, (found != "").any(axis=0)]
     found.attrs[SHEET] = chosen if len(sheets) > 1 else ""
     return _numbered_columns(found)

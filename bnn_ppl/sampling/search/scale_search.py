@@ -25,6 +25,7 @@ from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
 from bnn_ppl.sampling.setup.initial_states import positions_from
+from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.run_storage import RunStorage
@@ -179,7 +180,8 @@ def _evidence(posterior: Posterior, known: Posterior | None, built: Method | Non
     """Give the Laplace approximation; that of a posterior alike will do for a program."""
     if known is not None and built is not None and not _is_long(posterior):
         own, other = recipe_of(posterior), recipe_of(known)
-        if own is not None and other is not None and own.make is other.make:
+        alike = own is not None and other is not None and own.make is other.make
+        if alike and numbers_to_run(posterior, built)[1] is not None:
             return built
     return laplace(posterior, prior_precision="marginal_likelihood")
 
