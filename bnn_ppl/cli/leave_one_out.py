@@ -101,8 +101,8 @@ def _by_rows(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) -
     for name, run in runs.items():  # before anything is computed
         with errors_named(name):
             check_loo(run.posterior, run.draws)
-        if leaving_out.refit:
-            method_of_run(name, run.posterior, run.draws)
+            if leaving_out.refit:
+                method_of_run(run.posterior, run.draws)
     found = {}
     for name, run in runs.items():
         with errors_named(name), phases_named(name):
@@ -126,7 +126,7 @@ def _refitted(leaving_out: LeavingOut, progress: bool, name: str, run: Opened, f
         return bnn.refit_loo(
             jax.random.key(leaving_out.fold_seed),
             run.posterior,
-            method_of_run(name, run.posterior, draws),
+            method_of_run(run.posterior, draws),
             draws,
             found,
             most=leaving_out.most_refits,
@@ -138,12 +138,12 @@ def _refitted(leaving_out: LeavingOut, progress: bool, name: str, run: Opened, f
 def _by_folds(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) -> dict[str, Loo]:
     """Sample without each fold; refuse what cannot be, of any run, before anything is."""
     number = leaving_out.k_fold or 0
-    options, methods = {}, {}
+    folds, methods = {}, {}
     for name, run in runs.items():
         with errors_named(name):
-            methods[name] = method_of_run(name, run.posterior, run.draws)
-            options[name] = _folding(run)
-            folds_of_rows(run.posterior.num_rows, number, **options[name])
+            methods[name] = method_of_run(run.posterior, run.draws)
+            seed, kinds = leaving_out.fold_seed, _folding(run)
+            folds[name] = folds_of_rows(run.posterior.num_rows, number, seed, **kinds)
     found = {}
     for name, run in runs.items():
         _announce(f"{name}: sampling without each of {number} folds")
@@ -152,12 +152,10 @@ def _by_folds(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) 
                 jax.random.key(leaving_out.fold_seed),
                 run.posterior,
                 methods[name],
-                num_folds=number,
-                seed=leaving_out.fold_seed,
+                folds[name],
                 data_set=run.data,
                 folder=_place(run, f"k-fold-{number}", leaving_out),
                 progress=progress,
-                **options[name],
                 **length_of(run.draws),
             )
     return found

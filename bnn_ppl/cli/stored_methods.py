@@ -1,4 +1,4 @@
-"""The method of a run, from what its draws record: to sample again without some of the rows."""
+"""The method of a run built anew from what its draws record, to sample again."""
 
 import inspect
 import json
@@ -10,13 +10,11 @@ from bnn_ppl.methods.method import METHODS, Description
 _NOT_TYPED = {"posterior", "held_out"}  # of which draws record no more than a digest
 
 
-def method_of_run(name: str, posterior: bnn.Posterior, draws: Any) -> bnn.Method:
+def method_of_run(posterior: bnn.Posterior, draws: Any) -> bnn.Method:
     """Build the method of a run anew, by the settings that its draws record.
 
     Parameters
     ----------
-    name
-        Of the run, for the error.
     posterior
         Of the run.
     draws
@@ -30,22 +28,24 @@ def method_of_run(name: str, posterior: bnn.Posterior, draws: Any) -> bnn.Method
     stored = json.loads(draws.attrs.get("settings", "{}"))
     described = METHODS.get(draws.attrs.get("method", ""))
     if described is None:
-        raise _not_known(name, draws, "which is no method of the package")
-    options = _typed(described, stored)
+        raise _not_known(draws, "which is no method of the package")
     try:
-        method = described.build(posterior, **options)
+        method = described.build(posterior, **recorded_options(described, stored))
     except (TypeError, ValueError) as error:
-        raise _not_known(name, draws, f"whose settings do not build it ({error})") from error
-    again = json.loads(json.dumps(dict(method.settings), default=str))
+        raise _not_known(draws, f"whose settings do not build it ({error})") from error
+    again = as_recorded(method)
     for each in sorted(set(again) | (set(stored) - {"rows_scored"})):
         if again.get(each) != stored.get(each):
-            raise _not_known(
-                name, draws, f"with {each}={stored.get(each)}, known by its name alone"
-            )
+            raise _not_known(draws, f"with {each}={stored.get(each)}, known by its name alone")
     return method
 
 
-def _typed(described: Description, stored: dict[str, Any]) -> dict[str, Any]:
+def as_recorded(method: bnn.Method) -> dict[str, Any]:
+    """Give the settings of a method as draws record them."""
+    return json.loads(json.dumps(dict(method.settings), default=str))
+
+
+def recorded_options(described: Description, stored: dict[str, Any]) -> dict[str, Any]:
     """Give the settings that are arguments.
 
     Words that stand for a rate that is found or for another method, and None for what is infinite,
@@ -61,9 +61,9 @@ def _typed(described: Description, stored: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _not_known(name: str, draws: Any, why: str) -> ValueError:
+def _not_known(draws: Any, why: str) -> ValueError:
     method = draws.attrs.get("method", "an unknown method")
     return ValueError(
-        f"{name}: got draws of {method}, {why}, expected ones whose method can be built from the "
+        f"got draws of {method}, {why}, expected ones whose method can be built from the "
         "folder: use bnn_ppl.k_fold or bnn_ppl.refit_loo in Python"
     )

@@ -22,6 +22,7 @@ from numpy.typing import DTypeLike
 from bnn_ppl.data.catalogue import IMAGES, check_name, kind_of, loader
 from bnn_ppl.data.images.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images.images import test_images
+from bnn_ppl.data.splits import folds_of_rows
 from bnn_ppl.data.standardise import MeanScale, in_units_of_y, standardise
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import Encoding, encode
@@ -42,6 +43,7 @@ __all__ = [
     "HMCReference",
     "Stream",
     "encode",
+    "folds_of_rows",
     "hmc_reference",
     "load",
     "out_of_distribution",

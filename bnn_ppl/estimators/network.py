@@ -103,7 +103,8 @@ class BayesianNetwork(BaseEstimator):
         self.hidden_ = self._usual_hidden()
         key = self._key()
         folder = None if self.folder is None else Path(self.folder).expanduser()
-        self.prior_scale_: float | None = self.prior_scale or _USUAL_SCALE
+        given = self.prior_scale
+        self.prior_scale_: float | None = _USUAL_SCALE if given is None else given
         known = self._stored(folder)
         if known is not None:
             self._take_known(known)
@@ -187,7 +188,10 @@ class BayesianNetwork(BaseEstimator):
         return self._condition(self._model(), temperature=self._as_fitted.temperature)
 
     def _condition(self, model: Callable, **tempering: Any) -> bnn.Posterior:
-        posterior = bnn.condition(self._of_rows(model), self._train, **tempering)
+        return self._shared(bnn.condition(self._of_rows(model), self._train, **tempering))
+
+    def _shared(self, posterior: bnn.Posterior) -> bnn.Posterior:
+        """Reuse what was traced for other fits, of a model that is the package's own."""
         usual = self._as_fitted.net is None and self._as_fitted.prior is None
         return _found_again(posterior) if usual else posterior
 
@@ -309,8 +313,7 @@ class BayesianNetwork(BaseEstimator):
         assert opened is not None
 
         def posterior_at(scale: float) -> bnn.Posterior:
-            posterior = opened.untempered(scale)
-            return posterior if self.net is not None else _found_again(posterior)
+            return self._shared(opened.untempered(scale))
 
         limits: dict[str, Any] = {"max_minutes": minutes, "progress": self.progress}
         folder = self._search_folder(folder)

@@ -44,8 +44,8 @@ def like(posterior: Any, known: Any, *, other_rows: bool = False) -> Any:
 
     What was traced for one is then found again for the other. It may have been traced with values
     that a user's functions read from elsewhere: take posteriors between which none has changed.
-    With `other_rows` the rows may be others of the same shapes, which a model's prior must not
-    depend on.
+    With `other_rows` the values of the rows may differ too, though not their shapes; the prior must
+    not depend on them.
     """
     own, other = recipe_of(posterior), recipe_of(known)
     if own is None or other is None or own.of is None or other.of is None or posterior.sites.points:

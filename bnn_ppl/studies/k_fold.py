@@ -1,6 +1,7 @@
 """K-fold cross-validation: the posterior sampled without each fold of its rows in turn."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from bnn_ppl.analysis.comparison.loo import Loo, in_units
 from bnn_ppl.analysis.verdict.training_rows import weights_of_rows
-from bnn_ppl.data.splits import folds_of_rows
+from bnn_ppl.data.splits import Rows, folds_of_rows
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
@@ -21,11 +22,8 @@ def k_fold(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
+    folds: int | Iterable[Rows] = 10,
     *,
-    num_folds: int = 10,
-    seed: int | None = 0,
-    groups: Any = None,
-    in_time: bool = False,
     data_set: DataSet | None = None,
     folder: str | Path | None = None,
     progress: Show = True,
@@ -43,15 +41,10 @@ def k_fold(
     posterior, method
         As for :func:`bnn_ppl.run`. The prior's scale, and points, are found anew for each fold
         where they are left open; inputs stay standardised as they are.
-    num_folds
-        Folds, each left out once.
-    seed
-        Of the folds; None takes rows as they come.
-    groups
-        The group of each row (rows,): rows of one group are in one fold.
-    in_time
-        Rows are in the order of time: each fold is predicted from the rows before it, and the first
-        of `num_folds` + 1 blocks is not predicted (leave-future-out).
+    folds
+        How many, of a random permutation of the rows; or pairs of row numbers, to train on and to
+        predict, as :func:`bnn_ppl.data.folds_of_rows` gives them for groups and in time, or a
+        splitter of scikit-learn.
     data_set
         From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
     folder
@@ -69,22 +62,32 @@ def k_fold(
     Raises
     ------
     ValueError
-        If there are too few rows or groups, both groups and time, the posterior is a part of one,
-        of a stream or with a factor of all rows, or the method was changed since it was built.
+        If there are too few rows, a row is predicted twice or also trained on, the posterior is a
+        part of one, of a stream or with a factor of all rows, or the method was changed since it
+        was built.
     TypeError
         If an option is one of all rows alone, such as `init`.
     """
     again = repeated(key, posterior, method, options, folder, progress)
     counted = weights_of_rows(posterior) > 0
-    groups = None if groups is None else np.asarray(groups)
-    folds = folds_of_rows(posterior.num_rows, num_folds, seed, groups=groups, in_time=in_time)
-    folds = [(kept, held[counted[held]]) for kept, held in folds if counted[held].any()]
+    parts = folds_of_rows(posterior.num_rows, folds) if isinstance(folds, int) else [*folds]
+    _check(parts)
+    parts = [(kept, held[counted[held]]) for kept, held in parts if counted[held].any()]
     found, began = [], time.monotonic()
-    for number, (kept, held) in enumerate(folds):
-        with phases_named(titled("fold", number, len(folds), began)):
+    for number, (kept, held) in enumerate(parts):
+        with phases_named(titled("fold", number, len(parts), began)):
             found.append(again.scores(number, kept, held, f"fold-{number}"))
     y, nats = in_units(np.asarray(posterior.rows.examples[1]), data_set)
-    return _joined(found, np.concatenate([held for _, held in folds]), y, nats)
+    return _joined(found, np.concatenate([held for _, held in parts]), y, nats)
+
+
+def _check(parts: list[Rows]) -> None:
+    rows = np.concatenate([held for _, held in parts])
+    if len(np.unique(rows)) < len(rows) or any(np.isin(held, kept).any() for kept, held in parts):
+        raise ValueError(
+            "got folds in which a row is predicted twice, or is also trained on, expected each row "
+            "in one fold at most: part the rows anew"
+        )
 
 
 def _joined(found: list[Scores], rows: np.ndarray, y: np.ndarray, nats: float) -> Loo:

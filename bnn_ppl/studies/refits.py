@@ -225,7 +225,7 @@ def refit_loo(
         posterior = held.hold(float(draws.attrs["prior_scale"]))
     again = repeated(key, posterior, method, options, folder, progress)
     # A draw of a fitted distribution is no place to fit it at again.
-    init = draws if draws.attrs.get("draws_from", "chain") == "chain" else None
+    init = None if are_fits(draws) else draws
     elpd, k, error, how = (each.copy() for each in (found.elpd, found.k, found.error, found.how))
     places, began, failed = found.bad_rows()[:most], time.monotonic(), 0
     for number, place in enumerate(places):

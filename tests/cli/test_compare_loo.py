@@ -130,8 +130,8 @@ def test_the_method_of_a_run_is_built_from_what_it_records(name):
     method = METHODS[name].build(posterior)
     stored = json.dumps(dict(method.settings))
     draws = SimpleNamespace(attrs={"method": name, "settings": stored})
-    assert method_of_run("a", posterior, draws).settings == method.settings
+    assert method_of_run(posterior, draws).settings == method.settings
     unknown = json.dumps(dict(method.settings) | {"optimizer": "sgd"})
     draws = SimpleNamespace(attrs={"method": name, "settings": unknown})
     with pytest.raises(ValueError, match="use bnn_ppl.k_fold or bnn_ppl.refit_loo in Python"):
-        method_of_run("a", posterior, draws)
+        method_of_run(posterior, draws)

@@ -84,7 +84,7 @@ def test_a_fit_without_a_row_begins_at_a_mode_and_not_at_a_draw(sampled):
 @pytest.mark.thorough
 def test_folds_have_the_densities_of_the_closed_form(sampled):
     posterior, method, _ = sampled
-    found = bnn.k_fold(jax.random.key(2), posterior, method, num_folds=3, **LENGTH)
+    found = bnn.k_fold(jax.random.key(2), posterior, method, 3, **LENGTH)
     expected = np.zeros(NUM_ROWS)
     for kept, held in folds_of_rows(NUM_ROWS, 3):
         expected[held] = exact(kept, held)
@@ -103,7 +103,8 @@ def test_folds_have_the_densities_of_the_closed_form(sampled):
 @pytest.mark.thorough
 def test_the_future_is_predicted_from_the_past(sampled):
     posterior, method, _ = sampled
-    found = bnn.k_fold(jax.random.key(3), posterior, method, num_folds=2, in_time=True, **LENGTH)
+    folds = folds_of_rows(NUM_ROWS, 2, in_time=True)
+    found = bnn.k_fold(jax.random.key(3), posterior, method, folds, **LENGTH)
     assert found.rows.tolist() == list(range(8, 24))
     expected = [exact(np.arange(n), np.arange(n, n + 8)) for n in (8, 16)]
     off = (found.elpd - np.concatenate(expected)) / found.error
@@ -118,7 +119,9 @@ def test_what_cannot_be_sampled_again_is_refused(sampled):
     with pytest.raises(ValueError, match="which cannot be built for other rows"):
         bnn.k_fold(key, posterior, method._replace(draw=lambda key, state: 0))
     with pytest.raises(ValueError, match="got 40 folds of 24 rows, expected 2 to 24"):
-        bnn.k_fold(key, posterior, method, num_folds=40)
+        bnn.k_fold(key, posterior, method, 40)
+    with pytest.raises(ValueError, match="a row is predicted twice, or is also trained on"):
+        bnn.k_fold(key, posterior, method, [(np.arange(24), np.arange(2))])
     with pytest.raises(ValueError, match="a part of a posterior"):
         part = posterior._replace(rows=posterior.rows._replace(take=None))
         bnn.k_fold(key, part, method)

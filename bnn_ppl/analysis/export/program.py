@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.model_average import add_block
+from bnn_ppl.analysis.prediction.model_average import added
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
     Tree,
     predictive_of,
-    with_targets,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
@@ -105,10 +104,7 @@ def _of_row(
     row: Tree,
 ) -> dict[str, Array]:
     x = jax.tree.map(lambda leaf: leaf[None], row)
-    targeted = with_targets(posterior)
-    sums, _ = add_block(
-        predictive, None, drawn, weights, x, None, keep_each=False, targeted=targeted
-    )
+    sums, _ = added(predictive, None, drawn, weights, x, None)
     if kind.is_of_classes:
         return {"probs": sums.mean[0], "expected_entropy": sums.entropy[0]}
     epistemic = sums.spread[0] / sums.weight
@@ -128,10 +124,7 @@ def kind_of(posterior: Posterior, block: Tree) -> _Kind:
 
     def look(block: Tree, x: Tree) -> Any:
         weights = jnp.ones(len(jax.tree.leaves(block)[0]))
-        targeted = with_targets(posterior)
-        sums, _ = add_block(
-            predictive, None, block, weights, x, None, keep_each=False, targeted=targeted
-        )
+        sums, _ = added(predictive, None, block, weights, x, None)
         found.append(sums.mean.ndim > sums.variance.ndim)
 
     jax.eval_shape(look, block, x)

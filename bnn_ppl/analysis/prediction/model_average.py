@@ -61,14 +61,28 @@ def add_block(
     weights: Array,
     x: Tree,
     y: Array | None,
-    known: list[Array] | None = None,
-    *,
+    *known: list[Array] | None,
     keep_each: bool,
     targeted: Callable,
 ) -> tuple[Sums, dict[str, Array]]:
-    """Add a block of draws to the sums, as :func:`adder` says."""
+    """Add a block of draws to the sums, as :func:`adder` says, y being what `targeted` makes it."""
     if y is not None:
         predictive, x = targeted(predictive, x, y)
+    return added(predictive, sums, block, weights, x, y, *known, keep_each=keep_each)
+
+
+def added(
+    predictive: Predictive,
+    sums: Sums | None,
+    block: Tree,
+    weights: Array,
+    x: Tree,
+    y: Array | None,
+    known: list[Array] | None = None,
+    *,
+    keep_each: bool = False,
+) -> tuple[Sums, dict[str, Array]]:
+    """Add a block of draws to the sums, as :func:`adder` says."""
     at = of_draws(predictive, block, x, known)
 
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:

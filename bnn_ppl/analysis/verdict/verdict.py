@@ -152,7 +152,7 @@ def _of_predictions(
     """Find what is wrong with predictions, given what is with the draws, and drop what it denies.
 
     Draws of a sampler or of a Gaussian are spread as the posterior is, so that they tell of rows
-    left out; points are not, nor are those of swag, spread as a path is.
+    left out; points are not, nor are draws of swag, whose spread is that of an optimisation path.
     """
     drawn = draws.attrs.get("draws_from", "chain")
     fitted = drawn.endswith("gaussian") and draws.attrs.get("method") != "swag"

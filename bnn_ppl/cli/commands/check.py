@@ -1,6 +1,5 @@
 """Command ``check``: whether a run's model and method can be trusted."""
 
-import inspect
 import json
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +15,10 @@ from bnn_ppl.analysis.model_checks.simulations import NUM_RANKED, Simulated
 from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.likelihoods import likelihood_of
 from bnn_ppl.cli.run_folders import Opened, figure_path, reopen
+from bnn_ppl.cli.stored_methods import as_recorded, recorded_options
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.storage.inference_data import evenly, with_points_of
-
-_FOUND = "found"  # in place of a setting that a method finds by itself
 
 
 def check(
@@ -139,18 +137,13 @@ def _fit(draws: Any) -> Callable[[Any, bnn.Posterior], Any]:
             f"got a run of {sizes['chain'] * sizes['draw']} draws, expected {NUM_RANKED} or more "
             "for simulations: run it longer, or leave --num-simulations out"
         )
-    known = inspect.signature(described.build).parameters
-    options = {
-        name: value
-        for name, value in settings.items()
-        if name in known and value is not None and value != _FOUND
-    }
+    options = recorded_options(described, settings)
     lengths = {name: attrs[name] for name in ("num_warmup", "num_draws", "thin") if name in attrs}
     build = partial(described.build, **options)
 
     def fit(key: Any, posterior: bnn.Posterior) -> Any:
         method = build(posterior)
-        _check_same(dict(method.settings), settings)
+        _check_same(as_recorded(method), settings)
         size = attrs.get("batch_size", "all")
         rows = size if size == "all" else min(int(size), posterior.num_rows)
         quiet = {"progress": False, "verdict": False}
@@ -160,9 +153,8 @@ def _fit(draws: Any) -> Callable[[Any, bnn.Posterior], Any]:
     return fit
 
 
-def _check_same(rebuilt: dict[str, Any], settings: dict[str, Any]) -> None:
+def _check_same(made: dict[str, Any], settings: dict[str, Any]) -> None:
     """Refuse a method with other settings than the run's, of which not all can be read back."""
-    made = json.loads(json.dumps(rebuilt, default=str))
     differing = [name for name in settings if made.get(name) != settings[name]]
     if differing:
         name = differing[0]

@@ -117,6 +117,9 @@ class Scoring(NamedTuple):
 
     Attributes
     ----------
+    on
+        Rows to score: by default those held out of training if the runs have any (they must be the
+        same), otherwise the test rows.
     calibrate
         Fraction of the rows (the first ones) on which each method's probabilities are calibrated by
         a temperature; scores are then of the remaining rows.
@@ -126,6 +129,7 @@ class Scoring(NamedTuple):
         Print the table as LaTeX.
     """
 
+    on: Scored | None = None
     calibrate: float = 0.0
     standard_errors: bool = False
     latex: bool = False
@@ -139,7 +143,6 @@ def compare(
     *,
     by: Literal["predictions", "loo"] = "predictions",
     reference: str | None = None,
-    on: Scored | None = None,
     scoring: Scoring = _USUAL_SCORING,
     leaving_out: LeavingOut = _USUAL_LEAVING_OUT,
     figure: Path = Path("comparison.png"),
@@ -163,9 +166,6 @@ def compare(
         "mnist160" for HMC's that ship with the package, for runs on the posterior that is then
         printed. The table shows agreement and total variation (classification) or Wasserstein
         distances (regression), and below it those between two halves of the reference's chains.
-    on
-        Rows to score: by default those held out of training if the runs have any (they must be the
-        same), otherwise the test rows.
     scoring
         How predictions are scored.
     leaving_out
@@ -178,7 +178,7 @@ def compare(
         Folder with the data set, if it has moved since the runs.
     """
     check_figure(figure)
-    calibrate, standard_errors, latex = scoring
+    on, calibrate, standard_errors, latex = scoring
     if by == "loo" or leaving_out.k_fold is not None:
         others = (reference, on, calibrate or None, standard_errors or None, latex or None)
         compare_by_loo(folders, others, leaving_out, figure, progress, data_dir)

@@ -295,7 +295,7 @@ def _along_sgld(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
     begin = partial(_begin, method, shortens=collect_from is None)
-    # From the mode, where a learnt noise is too small, the path leaves it too slowly.
+    # At the mode a learnt noise is too small, and the path is slow to leave it.
     return method._replace(start=descent(posterior), counts=counts, begin=begin)
 
 
