@@ -218,3 +218,17 @@ def test_arguments_and_results_of_another_structure_are_another_program():
 def test_arguments_of_other_shapes_that_are_not_used_are_another_program():
     for num in (2, 3):
         assert float(programs.compiled_once(lambda x, unused: x + 1)(0.0, np.ones(num))) == 1
+
+
+def test_the_use_of_another_argument_is_another_program():
+    first, second = (programs.compiled_once(lambda pair, i=i: pair[i] + 1.0) for i in (0, 1))
+    assert [float(first((1.0, 2.0))), float(second((1.0, 2.0)))] == [2.0, 3.0]
+
+
+def test_a_prior_with_a_number_more_before_those_of_the_noise_starts_as_it_does_alone():
+    """Neither start depends on the prior's scale, which is the last number of one, the first of one."""
+    known = posterior(bnn.priors.fan_in(), bnn.priors.noise(0.05)).open_scale.untempered(1.5)
+    other = posterior(bnn.priors.fan_in(0.5), bnn.priors.noise(0.05))
+    settings = {"num_chains": 1, "num_warmup": 1, "num_draws": 1, "progress": False}
+    for given in (known, other):
+        bnn.run(jax.random.key(0), given, bnn.sgld(given, 1e-6), **settings)

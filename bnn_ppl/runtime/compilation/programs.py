@@ -30,7 +30,7 @@ _of_trace: WeakKeyDictionary[Any, dict[tuple, jax.stages.Compiled]] = WeakKeyDic
 
 
 def compiled(
-    traced: jax.stages.Traced,
+    traced: jax.stages.Traced,  # of a function made by `to_compile`
     args: tuple,
     announce: Callable[[], None] = lambda: None,
     *,
@@ -66,7 +66,7 @@ def _of_text(
     # A callback's text does not name its function, but the same trace has the same one.
     calls_back = "callback" in text
     digest = traced.jaxpr if calls_back else hashlib.sha256(text.encode()).digest()
-    # The text lacks arguments that are not used, and devices.
+    # The text lacks devices.
     key = digest, lowered.in_tree, lowered.out_tree, place
     program = _kept.pop(key, None)
     if program is None:
@@ -86,9 +86,18 @@ def _return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def to_compile(function: Callable, **options: Any) -> jax.stages.Wrapped:
+    """Give ``jax.jit(function, **options)`` for :func:`compiled`, with all arguments in its text.
+
+    JAX leaves out those that are not used. Functions that use the first number of two, or the
+    second, would have the same text.
+    """
+    return jax.jit(function, keep_unused=True, **options)
+
+
 def compiled_once(function: Callable, *, runs_once: bool = False, **options: Any) -> Callable:
     """Compile as ``jax.jit(function, **options)`` does, by :func:`compiled`."""
-    jitted = jax.jit(function, **options)
+    jitted = to_compile(function, **options)
 
     def call(*args: Any) -> Any:
         traced = jitted.trace(*args)  # once for the same shapes

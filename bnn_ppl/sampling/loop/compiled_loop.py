@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.runtime.compilation.programs import compiled
+from bnn_ppl.runtime.compilation.programs import compiled, to_compile
 from bnn_ppl.runtime.machines.devices import bytes_of, chain_sharding, over_chains, products_in
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.setup.run_setup import Phase, PhaseInputs, RunSetup
@@ -130,7 +130,7 @@ def _loop(
 
     # The states come back as arguments, so their sharding must stay: left to itself, the compiler
     # might share a state over the data axis. New states take the memory of the old ones.
-    return jax.jit(
+    return to_compile(
         over_chains(on_chain, mesh, num_mapped=2, together=constant.together),
         donate_argnums=1,
         out_shardings=chain_sharding(mesh),

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.rows.features import Features
-from bnn_ppl.runtime.compilation.programs import compiled
+from bnn_ppl.runtime.compilation.programs import compiled, to_compile
 from bnn_ppl.runtime.machines.devices import chain_sharding, over_chains, products_in, shapes_on
 from bnn_ppl.sampling.loop.compiled_loop import (
     CompiledLoop,
@@ -155,12 +155,12 @@ def _loop(
         return stats, empty_buffers(record, num_chains, most)
 
     return (
-        jax.jit(
+        to_compile(
             over_chains(on_chain, mesh, num_mapped=4),
             donate_argnums=(1, 2),
             out_shardings=chain_sharding(mesh),
         ),
-        jax.jit(over_chains(empty, mesh, num_mapped=3), out_shardings=chain_sharding(mesh)),
+        to_compile(over_chains(empty, mesh, num_mapped=3), out_shardings=chain_sharding(mesh)),
     )
 
 
