@@ -226,7 +226,7 @@ def test_the_use_of_another_argument_is_another_program():
 
 
 def test_a_prior_with_a_number_more_before_those_of_the_noise_starts_as_it_does_alone():
-    """Neither start depends on the prior's scale, the last number of one and the first of the other."""
+    """Neither start takes the scale: the last number of one, the first of the other."""
     known = posterior(bnn.priors.fan_in(), bnn.priors.noise(0.05)).open_scale.untempered(1.5)
     other = posterior(bnn.priors.fan_in(0.5), bnn.priors.noise(0.05))
     settings = {"num_chains": 1, "num_warmup": 1, "num_draws": 1, "progress": False}
