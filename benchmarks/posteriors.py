@@ -79,7 +79,8 @@ def compared(target: Target, draws: dict[str, np.ndarray]) -> dict[str, float]:
         values, sd = reported[site], target.sds[site]
         means.append(np.max(np.abs(values.mean((0, 1)) - mean) / sd))
         sds.append(np.max(np.abs(values.std((0, 1)) / sd - 1)))
-        ess.append(np.min(effective_sample_size(values)))
+        enough = values.shape[1] > 3
+        ess.append(np.min(effective_sample_size(values)) if enough else np.nan)
     worst = {"mean_off": max(means), "sd_off": max(sds), "ess": min(ess)}
     return {name: float(f"{value:.3g}") for name, value in worst.items()}
 
