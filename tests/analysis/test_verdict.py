@@ -71,6 +71,21 @@ def test_predictions_worse_than_the_mean_are_shouted_whatever_the_method(posteri
     assert "scale the" not in found.text
 
 
+def test_a_fit_that_is_a_constant_is_named():
+    y = (Y - Y.mean()) / Y.std()
+    found = bnn.verdict(bnn.condition(line, (X, y)), fitted(slope=0.0, noise=0.99))
+    assert (
+        kinds(found)[0] == "worse_than_mean" and "THAN PREDICTING THE TRAINING MEAN" in found.text
+    )
+
+
+def test_draws_of_a_gaussian_tell_nothing_of_rows_left_out(posterior):
+    # Weighted by importance, the draws that predict a row worst would stand for all without it.
+    wide = {"slope": 2 + 0.5 * RNG.normal(size=(4, 100))}
+    assert "overfits" in kinds(bnn.verdict(posterior, drawn(**wide)))
+    assert "overfits" not in kinds(bnn.verdict(posterior, fitted(**wide)))
+
+
 def test_inputs_far_from_standardised_are_the_advice():
     for x, words in ((1000 * X, "got an sd of 1"), (X + 2000, "got a mean of 200")):
         posterior = bnn.condition(line, (x, Y))

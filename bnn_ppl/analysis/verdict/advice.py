@@ -17,6 +17,8 @@ from bnn_ppl.runtime.progress import in_words
 # What a classifier must gain over the class frequencies to have learnt anything: this much
 # accuracy, or this share of their deviance.
 _LEAST_LEARNT = 0.01
+# A regression must explain this share of the variance of y, or gain half as many nats a row.
+_LEAST_EXPLAINED = 1e-3
 # Nats a row by which rows left out may be predicted worse than without inputs: their density falls
 # by a twentieth.
 _MOST_WORSE = 0.05
@@ -218,8 +220,10 @@ def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
     log_score = scipy.stats.norm.logpdf(y, average, np.maximum(sd, 1e-38))
     worse = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
-    words = f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
-    return log_score, bool(rmse >= spread > 0 and worse < 0), words
+    than = "NO BETTER" if rmse < spread else "WORSE"
+    words = f"{than} THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
+    no_better = spread > 0 and 1 - (rmse / spread) ** 2 < _LEAST_EXPLAINED
+    return log_score, bool(no_better and worse < _LEAST_EXPLAINED / 2), words
 
 
 def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
