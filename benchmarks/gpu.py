@@ -195,21 +195,35 @@ def say(line: str) -> None:
 
 
 def ended_before(args: argparse.Namespace) -> set[str]:
-    """Give the parts that have ended at this commit on this machine."""
+    """Give the parts that have ended at this commit on this machine; refuse one without a GPU."""
     group = "parts, small" if args.small else "parts"
     rows = []
     if args.results.exists():
         with args.results.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["part"] == group]
-    if not rows:  # a process that asks for the machine would take seconds
+    any_machine = args.small or os.environ.get("JAX_PLATFORMS") == "cpu"
+    if any_machine and not rows:
         return set()
-    ask = "import json, stored; print(json.dumps(stored.origin()))"
+    here = asked(args)
+    if not (any_machine or here["accelerator"]):
+        raise SystemExit(
+            f"got {here['machine']}, expected an accelerator that JAX sees: pip install "
+            "'.[cuda12]', or give --small"
+        )
+    say(f"{here['machine']}, jax {here['jax']}, commit {here['commit']}")
+    same = [row for row in rows if all(row[name] == here[name] for name in ("commit", "machine"))]
+    return {row["case"] for row in same if row["quantity"] == "seconds"}
+
+
+def asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Ask a process of its own for the machine, so that this one holds none of its memory."""
+    ask = "import json, jax, stored; "
+    ask += "there = {'accelerator': jax.default_backend() != 'cpu'}; "
+    ask += "print(json.dumps(stored.origin() | there))"
     environment = settings(args.folder, args.data_dir)
     words = [sys.executable, "-c", ask]
     told = subprocess.run(words, cwd=HERE, env=environment, stdout=subprocess.PIPE, check=True)
-    here = json.loads(told.stdout.splitlines()[-1])
-    same = [row for row in rows if all(row[name] == here[name] for name in ("commit", "machine"))]
-    return {row["case"] for row in same if row["quantity"] == "seconds"}
+    return json.loads(told.stdout.splitlines()[-1])
 
 
 def settings(folder: Path, data_dir: Path | None, flags: str = "") -> dict[str, str]:

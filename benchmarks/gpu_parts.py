@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import full_batch
@@ -215,8 +216,14 @@ def steps_of(posterior, position: Tree, name: str, num_steps: int) -> Callable:
 
 
 def steps_on_batches(posterior, step: Callable, state: Tree, num_steps: int) -> Callable:
-    step, state = with_batches(posterior, step, state, BATCH)
-    return partial(compiled(partial(repeat, step, num_steps), state), state)
+    """Compile so many steps on batches of the rows, which are an argument and no constants."""
+
+    def loop(state, data):
+        both, carry = with_batches(SimpleNamespace(data=data), step, state, BATCH)
+        return repeat(both, num_steps, carry)
+
+    args = state, tuple(posterior.data)
+    return partial(compiled(loop, *args), *args)
 
 
 # --- plans and precision
@@ -264,7 +271,8 @@ def errors_of_density(posterior, number: int = 8) -> dict[str, float]:
     """Give root mean square errors, in nats, of log-densities and of their changes from a start."""
     start = problems.start(posterior)
     keys = jax.random.split(jax.random.key(1), number)
-    others = [jax.jit(posterior.init)(key) for key in keys]
+    init = jax.jit(posterior.init)
+    others = [init(key) for key in keys]
     near = [jax.tree.map(lambda a, b: a + 0.01 * (b - a), start, other) for other in others]
     density = jax.jit(posterior.logdensity)
     change = jax.jit(lambda a, b, data: posterior.logdensity_from(a, data)[1](b))

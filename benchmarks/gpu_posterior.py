@@ -19,6 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli import main as bnn_ppl_command
 from bnn_ppl.storage.checkpoint import read_header
 
+NUM_DRAWS = {"descent": 1, "sghmc": 20}
 PARTS = Path(__file__).with_name("gpu_parts.py")
 
 
@@ -71,25 +72,27 @@ class Reference(NamedTuple):
 
     name: str  # of the reference, in Python
     option: str  # the same in the command
+    data: str
     descent: str
     sghmc: str
 
 
-def commands(reference: tuple[str, str], problem: str, descent: str, sghmc: str) -> Reference:
+def commands(reference: tuple[str, str, str], problem: str, descent: str, sghmc: str) -> Reference:
     usual = f"{problem} --num-chains 4 --no-progress"
     descent = f"run descent {usual} --learning-rate 0.003 --rate-schedule cosine {descent}"
-    sghmc = f"run sghmc {usual} --init descent --momentum 0.9 --num-draws 20 {sghmc}"
+    sghmc = f"run sghmc {usual} --init descent --momentum 0.9 {sghmc}"
+    sghmc += f" --num-draws {NUM_DRAWS['sghmc']}"
     return Reference(*reference, descent, sghmc)
 
 
 CIFAR10 = commands(
-    ("cifar10", "published"),
+    ("cifar10", "published", "cifar10"),
     "--data cifar10 --net resnet20 --prior normal --prior-scale 0.447 --batch-size 200",
     "--num-warmup-epochs 8 --max-minutes 0.9",  # a part that ends here has no predictions to make
-    "--step-size 3e-7 --num-warmup-epochs 2 --num-epochs 10 --max-minutes 0.7",
+    "--step-size 3e-7 --num-warmup-epochs 2 --num-epochs 10 --max-minutes 0.5",
 )
 DIGITS = commands(
-    ("digits-lenet", "digits-lenet"),
+    ("digits-lenet", "digits-lenet", "digits"),
     "--data digits --subset 500 --net lenet_small --prior-scale 3 --batch-size 100",
     "--num-warmup-epochs 20 --max-minutes 0.5",
     "--step-size 1e-5 --num-warmup-epochs 4 --num-epochs 20 --max-minutes 0.5",
@@ -103,11 +106,12 @@ def posterior_run(notes: Notes, method: str, last: bool) -> None:
     if method == "sghmc" and not progress(notes, "descent")["draws"]:
         raise RuntimeError("descent has not ended: the same command goes on with it")
     before = progress(notes, method)
-    if method == "descent" and before["draws"]:
+    if before["draws"] == NUM_DRAWS[method]:
         return
     failure = command(getattr(reference, method))
     now = progress(notes, method)
     if failure and now == before:
+        bnn.data.load(reference.data)  # or the part is left out
         raise RuntimeError(failure)
     if now["sampling_time"] > before["sampling_time"]:
         gradients, seconds = (now[n] - before[n] for n in ("gradient_evaluations", "sampling_time"))

@@ -147,9 +147,16 @@ def test_leapfrogs_are_stored_and_not_measured_again(gpu):
 @pytest.mark.thorough
 def test_a_part_without_its_data_is_left_out(gpu, tmp_path):
     folder = ("--data-dir", tmp_path)
-    said, status, rows = gpu("--only", "cifar10-descent-1", *folder, small=())
+    said, status, rows = gpu("--only", "cifar10-descent-1", *folder, small=(), JAX_PLATFORMS="cpu")
     assert status == 0 and "left out" in said
     assert [(row["case"], row["quantity"]) for row in rows] == [("cifar10-descent-1", "left out")]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif("sys.platform != 'linux' or Path('/dev/nvidia0').exists()")
+def test_full_sizes_are_refused_without_an_accelerator(gpu):
+    said, status, rows = gpu("--only", "leapfrogs-1", small=(), JAX_PLATFORMS="")
+    assert status == 1 and "expected an accelerator that JAX sees" in said and not rows
 
 
 ONE_OF_EACH = ["resnet-float32-5000", "training-mlp", "memory-mlp-hmc", "precision-float32"]

@@ -479,7 +479,7 @@ def test_a_run_of_a_classifier_starts_from_the_draws_of_another(capsys, draws_on
     cli.main(["run", "descent", *small, "--folder", "ensemble"])
     cli.main(["run", "sgld", "--step-size", "1e-12", *small, "--init", "ensemble"])
     first, second = (
-        bnn.diagnostics.load(name).posterior["net.output.kernel"].values
+        bnn.diagnostics.load(name).posterior["net.layers.0.bias"].values
         for name in ("ensemble", "runs/digits-0-sgld")
     )
     np.testing.assert_allclose(first, second, atol=1e-4)
