@@ -94,8 +94,8 @@ CIFAR10 = commands(
 DIGITS = commands(
     ("digits-lenet", "digits-lenet", "digits"),
     "--data digits --subset 500 --net lenet_small --prior-scale 3 --batch-size 100",
-    "--num-warmup-epochs 20 --max-minutes 0.5",
-    "--step-size 1e-5 --num-warmup-epochs 4 --num-epochs 20 --max-minutes 0.5",
+    "--num-warmup-epochs 20 --max-minutes 1",
+    "--step-size 1e-5 --num-warmup-epochs 4 --num-epochs 20 --max-minutes 1",
 )
 
 
