@@ -25,9 +25,10 @@ check: .venv/ready-dev
 docs: .venv/ready-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/build
 
-# On a machine with an NVIDIA GPU: all that is to be measured there, stored.
+# On a machine with an NVIDIA GPU: all that is to be measured there, stored part by part. Where it was
+# cut, the same command goes on.
 gpu: .venv/ready-gpu
-	$(BIN)/python benchmarks/gpu.py --record benchmarks/stored/gpu.csv
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf .venv

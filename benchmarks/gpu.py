@@ -1,284 +1,271 @@
-"""Measure full-batch sampling on an accelerator: rates, chains, precision, plans, a real run.
+"""Measure the package on an accelerator, part by part, in pieces of any length.
 
-    make gpu                              all of it, stored; not yet run as a whole
-    python benchmarks/gpu.py --only gradient chains
-    python benchmarks/gpu.py --only gradient --num-images 64 --matrix 512      a quick check
+    make gpu                                   all parts, stored in benchmarks/stored/gpu.csv
+    python benchmarks/gpu.py --list            what they are, in their order, and their limits
+    python benchmarks/gpu.py --only leapfrogs resnet-float32-5000
+    python benchmarks/gpu.py --small           the same on a CPU within minutes, for a test
 
-gradient    ResNet-20-FRN on CIFAR-10-shaped images: images per second and the fraction of the
-            device's own matrix rate, also measured, in float32 and in TF32; from these, the
-            days that the HMC of Izmailov et al. (2021) on CIFAR-10 would take: 3 chains, 240
-            trajectories each, 70,248 leapfrog steps per trajectory (5e7 gradients), 50,000 images.
-chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps per second of 1 to 64
-            chains by vmap, and how many kernels a step launches.
-precision   the same network, HMC with 1,000 leapfrog steps: matrix products in bfloat16, TF32 or
-            float32, energies always in float32; acceptance against speed.
-plan        memory and time as planned and as measured (predicted.py).
-repeat      a run of SGHMC on a convolutional network and its repetition: do the draws agree bit for
-            bit, as they do on a CPU, and do they with XLA's deterministic operations?
-cifar10     four networks by descent and SGHMC from them, all 50,000 images, compared with the
-            published predictions of HMC (docs/explanation/comparison.md); where these and the
-            images are.
+Each part is a process of its own, which is killed after its limit; the next one follows. Figures
+are stored one by one. Where the command was cut, the same one goes on: parts that have ended at
+this commit on this machine are left out, and the others find what was compiled before.
+
+leapfrogs   784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps a second of HMC of 1 to 64
+            chains by vmap, kernels that a step launches, and both of a bare loop
+resnet      the gradient of ResNet-20-FRN on 10,000 CIFAR-shaped images: images a second, the share
+            of the device's own matrix rate, the ratio to a gradient by hand, and the days that the
+            HMC of Izmailov et al. (2021) on CIFAR-10 would take: 3 chains, 240 trajectories each,
+            70,248 leapfrog steps a trajectory (5e7 gradients), 50,000 images
+training    steps on minibatches of 128 images, compared with Adam by hand
+memory      memory and time as planned and as measured (predicted.py)
+precision   MNIST-160 by precision of matrix products: errors of log-densities, acceptance of HMC
+repeat      SGHMC on a convolutional network: are the draws of two processes equal bit for bit?
+cifar10     four networks by descent, SGHMC from them, compared with the published predictions of
+            HMC (docs/explanation/comparison.md); as far as the minutes of these parts allow
+
+XLA_FLAGS, if it is not set, turns Triton's matrix products off, which take long to compile.
 """
 
 import argparse
+import contextlib
+import csv
+import json
 import os
-import re
+import signal
 import subprocess
 import sys
-import tempfile
-from functools import partial
+import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import stored
-from timing import best_seconds
+HERE = Path(__file__).resolve().parent
+SETTINGS = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # a part may start programs, which need memory too
+    "XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false",
+}
 
-import bnn_ppl as bnn
-from bnn_ppl.runtime.compilation.jaxprs import cost_of
 
-PAPER = {"chains": 3, "trajectories": 240, "leapfrogs": 70_248, "images": 50_000}
-PRECISIONS = ("bfloat16", "tensorfloat32", "float32")
-RESNET = "--data cifar10 --net resnet20 --prior normal --prior-scale 0.447 --batch-size 80"
-CIFAR10 = (
-    f"run descent {RESNET} --learning-rate 0.003 --rate-schedule cosine --num-warmup-epochs 20 "
-    "--num-chains 4 --folder runs/gpu-ensemble",
-    f"run sghmc {RESNET} --init runs/gpu-ensemble --step-size 3e-7 --momentum 0.9 "
-    "--num-warmup-epochs 10 --num-epochs 40 --num-draws 20 --num-chains 4 --max-minutes 6 "
-    "--folder runs/gpu-sghmc",
-    "compare runs/gpu-ensemble runs/gpu-sghmc --reference published",
+class Part(NamedTuple):
+    """A part and its limit.
+
+    Attributes
+    ----------
+    group
+        The part of the stored rows.
+    name
+        What tells it from others of its group; "" for the only one.
+    limit
+        Seconds after which it is killed.
+    function, options
+        The function of gpu_parts.py.
+    flags
+        More of XLA_FLAGS.
+    """
+
+    group: str
+    name: str
+    limit: int
+    function: str
+    options: dict[str, Any]
+    flags: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """As in --only."""
+        return f"{self.group}-{self.name}" if self.name else self.group
+
+
+def leapfrogs(num_chains: int) -> Part:
+    return Part("leapfrogs", f"{num_chains}", 75, "leapfrogs", {"num_chains": num_chains})
+
+
+def resnet(precision: str, microbatch: int) -> Part:
+    options = {"precision": precision, "microbatch": microbatch}
+    return Part("resnet", f"{precision}-{microbatch}", 90, "resnet", options)
+
+
+def training(network: str, *methods: str) -> Part:
+    name = {"mlp": "mlp", "convolutions": "-".join(["resnet20", *methods])}[network]
+    return Part("training", name, 90, "training", {"network": network, "methods": list(methods)})
+
+
+def memory(network: str, method: str) -> Part:
+    name = {"mlp": "mlp", "convolutions": "resnet20"}[network]
+    return Part("memory", f"{name}-{method}", 90, "memory", {"network": network, "method": method})
+
+
+def precision(name: str) -> Part:
+    return Part("precision", name, 75, "precision", {"precision": name})
+
+
+def repeat(name: str, flags: str = "") -> Part:
+    return Part("repeat", name, 90, "repetition", {"case": f"{name} flags"}, flags)
+
+
+def cifar10(method: str, number: int, last: bool = False) -> Part:
+    options = {"method": method, "last": last}
+    return Part("cifar10", f"{method}-{number}", 90, "posterior_run", options)
+
+
+PARTS = (  # the most valuable first
+    leapfrogs(16),
+    leapfrogs(1),
+    leapfrogs(64),
+    resnet("float32", 5_000),
+    resnet("tensorfloat32", 5_000),
+    training("mlp", "sghmc", "sgld", "descent"),
+    training("convolutions", "sghmc"),
+    training("convolutions", "descent"),
+    memory("mlp", "hmc"),
+    memory("convolutions", "sghmc"),
+    precision("float32"),
+    precision("tensorfloat32"),
+    precision("bfloat16"),
+    repeat("usual"),
+    repeat("deterministic", "--xla_gpu_deterministic_ops=true"),
+    cifar10("descent", 1),
+    cifar10("descent", 2),
+    cifar10("descent", 3, last=True),
+    cifar10("sghmc", 1),
+    cifar10("sghmc", 2),
+    cifar10("sghmc", 3, last=True),
+    Part("cifar10", "compare", 90, "comparison", {}),
+    resnet("float32", 2_500),
+    resnet("tensorfloat32", 2_500),
+    resnet("float32", 1_000),
+    resnet("tensorfloat32", 1_000),
+    training("convolutions", "sgld"),
+    memory("convolutions", "hmc"),
+    memory("mlp", "sghmc"),
+    memory("convolutions", "nuts"),
+    memory("convolutions", "mfvi"),
+    memory("mlp", "nuts"),
+    memory("mlp", "mfvi"),
 )
-found: list[dict[str, str]] = []
 
 
 def main() -> None:
+    args = parsed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    chosen = [part for part in PARTS if {part.group, part.full_name} & set(args.only)]
+    if args.list:
+        for part in chosen:
+            print(f"{part.full_name:30} at most {args.limit or part.limit:g} s")
+        return
+    args.folder.mkdir(parents=True, exist_ok=True)
+    say(f"stored in {args.results}; messages of the parts in {args.folder}")
+    ended, unfinished = ended_before(args), []
+    for number, part in enumerate(chosen, 1):
+        if part.full_name in ended:
+            say(f"{part.full_name}: ended before")
+            continue
+        limit = args.limit or part.limit
+        say(f"{part.full_name}, {number} of {len(chosen)}, at most {limit:g} s")
+        said = run_part(part, limit, args)
+        say(f"{part.full_name}: {said}")
+        if not said.startswith("ended"):
+            unfinished.append(part.full_name)
+    if unfinished:
+        raise SystemExit(f"not ended, the same command tries again: {', '.join(unfinished)}")
+    say("all parts have ended; python benchmarks/results.py makes the tables")
+
+
+def parsed() -> argparse.Namespace:
+    names = sorted({part.group for part in PARTS}) + [part.full_name for part in PARTS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {
-        "gradient": gradient,
-        "chains": chains,
-        "precision": precision,
-        "plan": plan,
-        "repeat": repeat,
-        "cifar10": cifar10,
-    }
-    parser.add_argument("--only", nargs="+", choices=list(parts), default=list(parts))
-    parser.add_argument("--num-images", type=int, default=50_000)
-    parser.add_argument("--microbatch", type=int, nargs="+", default=[1_000, 5_000, 10_000])
-    parser.add_argument("--matrix", type=int, default=8_192)
-    parser.add_argument("--leapfrogs", type=int, default=1_000)
-    parser.add_argument("--record", type=Path, help="CSV file to add what is found to")
+    parser.add_argument("--small", action="store_true", help="sizes for a quick test on a CPU")
+    parser.add_argument("--only", nargs="+", metavar="PART", default=names, help="see --list")
+    parser.add_argument("--data-dir", type=Path, help="of cifar10; by default BNN_PPL_DATA")
+    parser.add_argument("--results", type=Path, help="CSV file that figures are added to")
+    parser.add_argument("--folder", type=Path, help="of runs, messages and compiled programs")
+    parser.add_argument("--limit", type=float, help="seconds of each part in place of its own")
+    parser.add_argument("--list", action="store_true", help="name the parts and their limits")
     args = parser.parse_args()
-    # Some parts run programs of their own, which need their share of the memory.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    kind = jax.devices()[0].device_kind
-    say(f"{kind}, jax {jax.__version__}, {os.cpu_count()} cores of the host")
-    for part in args.only:
-        parts[part](args)
-        if args.record is not None:  # part by part: a later one may fail
-            record(args.record, part)
-    if args.record is not None:
-        say(f"stored in {args.record}; python benchmarks/results.py makes the tables of it")
+    if unknown := set(args.only) - set(names):
+        parser.error(f"got --only {' '.join(sorted(unknown))}, expected parts of --list")
+    runs = HERE.parent / "runs"
+    usual = runs / "gpu-small.csv" if args.small else HERE / "stored" / "gpu.csv"
+    args.results = (args.results or usual).absolute()
+    args.folder = (args.folder or runs / ("gpu-small" if args.small else "gpu")).absolute()
+    return args
 
 
 def say(line: str) -> None:
     print(line, flush=True)
 
 
-def note(case: str, **figures: object) -> None:
-    """Keep figures of a case, such as acceptance="0.9", until they are stored."""
-    for quantity, value in figures.items():
-        found.append({"case": case, "quantity": quantity.replace("_", " "), "value": str(value)})
+def ended_before(args: argparse.Namespace) -> set[str]:
+    """Give the parts that have ended at this commit on this machine; refuse one without a GPU."""
+    group = "parts, small" if args.small else "parts"
+    rows = []
+    if args.results.exists():
+        with args.results.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["part"] == group]
+    any_machine = args.small or os.environ.get("JAX_PLATFORMS") == "cpu"
+    if any_machine and not rows:
+        return set()
+    here = asked(args)
+    if not (any_machine or here["accelerator"]):
+        raise SystemExit(
+            f"got {here['machine']}, expected an accelerator that JAX sees: pip install "
+            "'.[cuda12]', or give --small"
+        )
+    say(f"{here['machine']}, jax {here['jax']}, commit {here['commit']}")
+    same = [row for row in rows if all(row[name] == here[name] for name in ("commit", "machine"))]
+    return {row["case"] for row in same if row["quantity"] == "seconds"}
 
 
-def record(path: Path, part: str) -> None:
-    """Store what a part found: a row a figure."""
-    for row in found:
-        stored.append(path, {"part": part} | row, ["part", "case", "quantity", "value"])
-    found.clear()
+def asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Ask a process of its own for the machine, so that this one holds none of its memory."""
+    ask = "import json, jax, stored; "
+    ask += "there = {'accelerator': jax.default_backend() != 'cpu'}; "
+    ask += "print(json.dumps(stored.origin() | there))"
+    environment = settings(args.folder, args.data_dir)
+    words = [sys.executable, "-c", ask]
+    told = subprocess.run(words, cwd=HERE, env=environment, stdout=subprocess.PIPE, check=True)
+    return json.loads(told.stdout.splitlines()[-1])
 
 
-def say_all_of(words: list[str]) -> list[str]:
-    """Run a program in a process of its own; say and give what it prints."""
-    lines = []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
-        for line in program.stdout:
-            say(line.rstrip())
-            lines.append(line.rstrip())
-    if program.returncode:
-        raise SystemExit(f"{' '.join(words)} failed: see above")
-    return lines
+def settings(folder: Path, data_dir: Path | None, flags: str = "") -> dict[str, str]:
+    """Give the environment of a part; what is set already stays."""
+    known = SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "gpu-cache")}
+    environment = known | os.environ
+    if data_dir is not None:
+        environment["BNN_PPL_DATA"] = str(data_dir)
+    for name in {"BNN_PPL_DATA", "JAX_COMPILATION_CACHE_DIR"} & set(environment):
+        environment[name] = os.path.abspath(environment[name])  # parts run in a folder of their own
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)  # the package need not be installed
+    environment["XLA_FLAGS"] = f"{environment['XLA_FLAGS']} {flags}".strip()
+    return environment
 
 
-# --- the gradient of ResNet-20 over all images
+def run_part(part: Part, limit: float, args: argparse.Namespace) -> str:
+    """Run a part within its limit, and say how it ended."""
+    given = part._asdict() | {"name": part.full_name, "began": time.time(), "small": args.small}
+    given |= {"results": str(args.results), "folder": str(args.folder)}
+    words = [sys.executable, str(HERE / "gpu_parts.py"), json.dumps(given)]
+    messages = args.folder / f"{part.full_name}.txt"
+    environment = settings(args.folder, args.data_dir, part.flags)
+    with messages.open("w") as file:
+        process = subprocess.Popen(words, env=environment, stderr=file, start_new_session=True)
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return f"killed after {limit:g} s"
+        finally:
+            kill_all_of(process)
+    if status == 0:
+        return f"ended after {time.time() - given['began']:.0f} s"
+    lines = [line for line in messages.read_text().splitlines() if line.strip()]
+    return f"failed ({lines[-1] if lines else f'status {status}'}), see {messages}"
 
 
-def gradient(args: argparse.Namespace) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((args.num_images, 32, 32, 3), np.float32)
-    y = rng.integers(0, 10, args.num_images).astype(np.int32)
-    say("\ngradient of ResNet-20-FRN")
-    say(f"{'precision':>15}{'microbatch':>12}{'images/s':>12}{'TFLOP/s':>10}{'of matrices':>13}")
-    for precision in PRECISIONS[1:]:
-        with jax.default_matmul_precision(precision):
-            fastest = matrix_rate(args.matrix)
-            for microbatch in sorted({min(size, args.num_images) for size in args.microbatch}):
-                seconds, flops = resnet_gradient(x, y, microbatch)
-                rate, tflops = args.num_images / seconds, flops / seconds / 1e12
-                say(
-                    f"{precision:>15}{microbatch:12}{rate:12.0f}{tflops:10.2f}"
-                    f"{tflops / fastest:13.3f}    days of the paper's run {days(rate):.1f}"
-                )
-                note(
-                    f"{precision}, microbatch {microbatch}",
-                    images_a_second=f"{rate:.0f}",
-                    TFLOP_a_second=f"{tflops:.2f}",
-                    of_matrices=f"{tflops / fastest:.3f}",
-                    days_of_the_paper=f"{days(rate):.1f}",
-                )
-
-
-def matrix_rate(size: int) -> float:
-    """TFLOP/s of a matrix product."""
-    a = jnp.ones((size, size), jnp.float32)
-    product = jax.jit(lambda a: a @ a)
-    return 2 * size**3 / best_seconds(partial(product, a)) / 1e12
-
-
-def resnet_gradient(x, y, microbatch: int) -> tuple[float, float]:
-    net = partial(bnn.nets.ResNet20, x.shape[1:], 10)
-    model = bnn.models.classifier(net, bnn.priors.normal(0.2))
-    posterior = bnn.condition(model, (x, y), microbatch=microbatch)
-    position = jax.jit(posterior.init)(jax.random.key(0))
-    gradient = jax.grad(posterior.logdensity)
-    flops = cost_of(jax.make_jaxpr(gradient)(position, posterior.data).jaxpr).flops
-    call = jax.jit(gradient).lower(position, posterior.data).compile()
-    return best_seconds(partial(call, position, posterior.data)), flops
-
-
-def days(images_a_second: float) -> float:
-    gradients = PAPER["chains"] * PAPER["trajectories"] * PAPER["leapfrogs"]
-    return gradients * PAPER["images"] / images_a_second / 86_400
-
-
-# --- MNIST-160
-
-
-def mnist160() -> bnn.Posterior:
-    data = bnn.data.load("mnist", subset=160)
-    net = partial(bnn.nets.MLP, 784, (256, 256, 256), 10)
-    return bnn.condition(bnn.models.classifier(net, bnn.priors.normal(0.1)), data.train)
-
-
-def chains(args: argparse.Namespace) -> None:
-    posterior = mnist160()
-    method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
-    say(f"\nchains side by side, {posterior.num_weights} weights, 160 images")
-    say(
-        f"{'chains':>8}{'leapfrogs/s':>14}{'us a leapfrog and chain':>26}{'kernels a leapfrog':>20}"
-    )
-    for num_chains in (1, 4, 16, 64):
-
-        def transition(keys, states):
-            step = partial(method.step, batch=posterior.data)
-            return jax.vmap(lambda key, state: step(key, state)[0])(keys, states)
-
-        keys = jax.random.split(jax.random.key(0), num_chains)
-        begin = jax.jit(jax.vmap(lambda key: method.init(key, posterior.init(key), posterior.data)))
-        states = begin(keys)
-        compiled = jax.jit(transition).lower(keys, states).compile()
-        seconds = best_seconds(partial(compiled, keys, states)) / args.leapfrogs
-        us = 1e6 * seconds / num_chains
-        launched = kernels_in_loop(compiled.as_text())
-        say(f"{num_chains:8}{num_chains / seconds:14.0f}{us:26.1f}{launched:20}")
-        rate = f"{num_chains / seconds:.0f}"
-        us_each = f"{us:.1f}"
-        note(f"{num_chains} chains", leapfrogs_a_second=rate, us_each=us_each, kernels=launched)
-
-
-def kernels_in_loop(program: str) -> int:
-    """Count the kernels that the largest loop body of a compiled program launches."""
-    bodies = re.findall(r"body=%([\w.\-]+)", program)
-    counts = [0]
-    for name in bodies:
-        found = re.search(rf"^%{re.escape(name)} .*?^}}", program, flags=re.DOTALL | re.MULTILINE)
-        if found:
-            launches = r" (?:fusion|custom-call|dot|convolution|reduce|copy)\("
-            counts.append(len(re.findall(launches, found.group())))
-    return max(counts)
-
-
-def precision(args: argparse.Namespace) -> None:
-    posterior = mnist160()
-    method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
-    say(f"\nprecision of matrix products, {args.leapfrogs} leapfrog steps a draw")
-    say(f"{'precision':>15}{'leapfrogs/s':>14}{'acceptance':>12}")
-    for precision in PRECISIONS:
-        with jax.default_matmul_precision(precision):
-            draws = bnn.run(
-                jax.random.key(0),
-                posterior,
-                method,
-                num_warmup=5,
-                num_draws=20,
-                keep=lambda values: {"first": values["net.layers.0.bias"]},
-                progress=False,
-            )
-        rate = draws.attrs["gradient_evaluations"] / draws.attrs["sampling_time"]
-        acceptance = float(draws.sample_stats["acceptance_rate"].mean())
-        say(f"{precision:>15}{rate:14.0f}{acceptance:12.3f}")
-        note(precision, leapfrogs_a_second=f"{rate:.0f}", acceptance=f"{acceptance:.3f}")
-
-
-# --- plans, and a real run
-
-
-def plan(args: argparse.Namespace) -> None:
-    file = Path(__file__).with_name("predicted.py")
-    lines = say_all_of([sys.executable, str(file), "--num-images", str(args.num_images)])
-    head = ["memory planned", "memory of the run", "gradient planned", "gradient", "of the plan"]
-    for line in [line for line in lines if line.startswith("|")][2:]:
-        method, net, *figures = line.strip("| ").split(" | ")
-        note(f"{method}, {net}", **dict(zip(head, figures, strict=True)))
-
-
-def repeat(args: argparse.Namespace) -> None:
-    command = (
-        "run sghmc --data digits --subset 256 --net resnet20 --num-chains 2 --prior-scale 1 "
-        "--step-size 1e-5 --num-warmup 20 --num-draws 20 --thin 1"
-    )
-    words = [sys.executable, "-m", "bnn_ppl", *command.split(), "--no-progress", "--folder"]
-    for flags in ("", "--xla_gpu_deterministic_ops=true"):
-        say(f"$ XLA_FLAGS={flags} bnn-ppl {command}, twice")
-        with tempfile.TemporaryDirectory() as folder:
-            draws = []
-            for name in ("first", "second"):
-                run = Path(folder) / name
-                environment = os.environ | {"XLA_FLAGS": flags}
-                subprocess.run(
-                    [*words, str(run)], env=environment, check=True, stdout=subprocess.DEVNULL
-                )
-                draws.append(bnn.diagnostics.load(run).posterior)
-            first, second = draws
-            sizes = {site: float(np.abs(first[site] - second[site]).max()) for site in first}
-            same = all(np.array_equal(first[site], second[site]) for site in first)
-            largest = f"{max(sizes.values()):.3g}"
-            say(f"bit for bit: {same}; largest difference of a weight: {largest}")
-            note(flags or "without flags", bit_for_bit=same, largest_difference=largest)
-
-
-def cifar10(args: argparse.Namespace) -> None:
-    try:
-        bnn.data.hmc_reference("cifar10")
-    except FileNotFoundError as error:
-        say(f"left out: {error}")
-        note("all", left_out=error)
-        return
-    for command in CIFAR10:
-        say(f"$ bnn-ppl {command}")
-        lines = say_all_of([sys.executable, "-m", "bnn_ppl", *command.split()])
-        for k, line in enumerate(line for line in lines if line):
-            note(f"{' '.join(command.split()[:2])}, line {k + 1}", printed=" ".join(line.split()))
+def kill_all_of(process: subprocess.Popen) -> None:
+    """Kill a process, if it has not ended, and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
 NETS = {
     "mlp": ((784,), partial(bnn.nets.MLP, 784, (256, 256, 256), 10)),
     "resnet20": ((32, 32, 3), partial(bnn.nets.ResNet20, (32, 32, 3), 10)),
+    "mlp_small": ((784,), partial(bnn.nets.MLP, 784, (20,), 10)),
+    "lenet_small": ((32, 32, 3), partial(bnn.nets.LeNetSmall, (32, 32, 3), 10)),
 }
 METHODS = {
     "hmc": lambda posterior: bnn.hmc(posterior, 1e-5, 1e-5 * 50),
@@ -48,7 +50,7 @@ LENGTHS = {  # of a short run and of a longer one; their difference is without w
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
+    parser.add_argument("--nets", nargs="+", choices=list(NETS), default=["mlp", "resnet20"])
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--num-images", type=int, default=50_000)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -75,24 +77,42 @@ def row(net: str, method: str, found: dict[str, float | None]) -> str:
     return f"| {method} | {net} | {memory} | {times} |"
 
 
-def measured(net: str, method_name: str, num_images: int) -> dict[str, float | None]:
-    """Plan a run for the device at hand, run it, and give what both say."""
+def measured(net: str, method: str, num_images: int) -> dict[str, float | None]:
+    """Run for the device at hand, plan the same, and give what both say."""
+    posterior = conditioned(net, num_images)
+    ran, planned = of_run(posterior, method), of_plan(posterior, method)
+    return ran | {f"planned_{name}": value for name, value in planned.items()}
+
+
+def conditioned(net: str, num_images: int) -> bnn.Posterior:
     shape, build = NETS[net]
     rng = np.random.default_rng(0)
     x = rng.standard_normal((num_images, *shape), np.float32)
     model = bnn.models.classifier(build, bnn.priors.normal(0.1))
-    posterior = bnn.condition(model, (x, np.arange(num_images) % 10))
-    method, (short, long) = METHODS[method_name](posterior), LENGTHS[method_name]
-    here = Machine("here", this_device(), np.array(jax.devices()[:1]))
-    plan = plan_for_machine(posterior, method, here, **long)
-    runs = [timed_run(posterior, method, lengths) for lengths in (short, long, short, long)][2:]
+    return bnn.condition(model, (x, np.arange(num_images) % 10))
+
+
+def of_run(posterior: bnn.Posterior, method: str) -> dict[str, float | None]:
+    """Give the most memory in use, if it is counted, and the seconds of a gradient.
+
+    First in a process: memory that was in use before would count.
+    """
+    built, (short, long) = METHODS[method](posterior), LENGTHS[method]
+    runs = [timed_run(posterior, built, lengths) for lengths in (short, long, short, long)][2:]
     (seconds_short, gradients_short), (seconds_long, gradients_long) = runs
     return {
-        "planned_memory": max(phase.memory or 0 for phase in plan.phases),
         "used": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
-        "planned_seconds": plan.gradient_seconds,
         "seconds": (seconds_long - seconds_short) / (gradients_long - gradients_short),
     }
+
+
+def of_plan(posterior: bnn.Posterior, method: str, matrix: int = 4_096) -> dict[str, float]:
+    """Give the memory and the seconds of a gradient that a plan for this device names."""
+    built, (_, long) = METHODS[method](posterior), LENGTHS[method]
+    here = Machine("here", this_device(matrix), np.array(jax.devices()[:1]))
+    plan = plan_for_machine(posterior, built, here, **long)
+    memory = max(phase.memory or 0 for phase in plan.phases)
+    return {"memory": memory, "seconds": plan.gradient_seconds}
 
 
 def timed_run(posterior: bnn.Posterior, method: bnn.Method, lengths: dict) -> tuple[float, int]:

@@ -151,7 +151,7 @@ def origin(name: str) -> str:
     if not MADE[name].file:
         return ""
     files = MADE[name].file.split(", ")
-    rows = pandas.concat(pandas.read_csv(STORED / file, dtype=str) for file in files)
+    rows = pandas.concat(pandas.read_csv(STORED / file, dtype=str) for file in files).fillna("")
     days = sorted(set(rows["date"]))
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     where, commits = ("; ".join(rows[name].unique()) for name in ("machine", "commit"))

@@ -4,6 +4,7 @@
 """
 
 import datetime
+import os
 import platform
 import shutil
 import subprocess
@@ -62,7 +63,12 @@ def machine() -> str:
 
 
 def _commit() -> str:
-    """Give the commit of the code, with a + where files differ from it; "" if git does not tell."""
+    """Give the commit of the code, with a + where files differ from it; "" if git does not tell.
+
+    BENCHMARK_COMMIT, if set, names that of a copy without its repository.
+    """
+    if "BENCHMARK_COMMIT" in os.environ:
+        return os.environ["BENCHMARK_COMMIT"]
     if shutil.which("git") is None:
         return ""
     folder = Path(__file__).parent

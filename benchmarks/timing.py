@@ -69,8 +69,13 @@ def seconds_a_step(programs: dict, num_steps: int, steps_a_call: dict | None = N
         calls = num_steps // (steps_a_call or {}).get(name, 1)
         loop = jax.jit(partial(repeat, step), static_argnums=0).lower(calls, state).compile()
         loops[name] = partial(loop, state)
-    rounds = [{name: timed(loop) for name, loop in loops.items()} for _ in range(5)]
-    return {name: min(seconds[name] for seconds in rounds) / num_steps for name in loops}
+    return {name: seconds / num_steps for name, seconds in best_in_turn(loops).items()}
+
+
+def best_in_turn(calls: dict, rounds: int = 5) -> dict:
+    """Seconds of the fastest of several calls of each, in rounds through all of them."""
+    found = [{name: timed(call) for name, call in calls.items()} for _ in range(rounds)]
+    return {name: min(seconds[name] for seconds in found) for name in calls}
 
 
 def repeat(step, num_steps, state):

@@ -473,6 +473,19 @@ def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
 
 
 @pytest.mark.thorough
+def test_a_run_of_a_classifier_starts_from_the_draws_of_another(capsys, draws_only):
+    small = ["--data", "digits", "--subset", "32", "--hidden", "4", "--num-chains", "2"]
+    small += ["--num-warmup", "2", "--num-draws", "1", "--thin", "0", "--no-progress"]
+    cli.main(["run", "descent", *small, "--folder", "ensemble"])
+    cli.main(["run", "sgld", "--step-size", "1e-12", *small, "--init", "ensemble"])
+    first, second = (
+        bnn.diagnostics.load(name).posterior["net.layers.0.bias"].values
+        for name in ("ensemble", "runs/digits-0-sgld")
+    )
+    np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+@pytest.mark.thorough
 def test_methods_that_fit_train_by_epochs_and_draw_without_stepping(capsys, draws_only):
     options = ["--batch-size", "64", "--num-chains", "2", "--hidden", "4", "--no-progress"]
     cli.main(["run", "descent", *options, "--folder", "point"])
@@ -841,6 +854,8 @@ def test_noise_of_earlier_versions_is_what_it_was_then():
     assert as_now({"noise": "heteroscedastic"})["noise"] == "softplus"
     kept = {"noise": "heteroscedastic", "noise_floor": 0.02}
     assert as_now(kept) == kept
+    classifier = {"noise": "learnt", "noise_floor": None, "rows": {"num_classes": 10}}
+    assert as_now(classifier) == classifier
     # Without the option, the floor of all learnt noise was 0.03.
     old = as_now({"noise": "learnt", "noise_floor": None})
     prior = _recorded_noise(Problem.of(**old, data="yacht", hidden=(2,)))

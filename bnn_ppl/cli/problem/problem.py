@@ -352,6 +352,13 @@ def as_now(settings: dict[str, Any]) -> dict[str, Any]:
         settings = settings | {"hidden": None}  # which no other network has
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
         settings = settings | {"noise": "softplus"}
-    if settings.get("noise") == "learnt" and settings.get("noise_floor") is None:
+    learnt = settings.get("noise") == "learnt" and _may_have_noise(settings)
+    if learnt and settings.get("noise_floor") is None:
         settings = settings | {"noise_floor": EARLIER_FLOOR}
     return settings
+
+
+def _may_have_noise(settings: dict[str, Any]) -> bool:
+    """Whether a stored problem may be a regression with noise; earlier versions do not tell."""
+    classes = (settings.get("rows") or {}).get("num_classes")
+    return classes is None and settings.get("likelihood", "auto") == "auto"
