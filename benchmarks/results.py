@@ -23,6 +23,7 @@ import noise_table
 import numpy as np
 import pandas
 import peers_table
+import posteriors_table
 from default_tables import FIGURE
 from tables import cells, markdown, number
 
@@ -409,6 +410,11 @@ class Made(NamedTuple):
 # The tables by name. A function may read any file; where that is absent, the table is left out.
 MADE = {
     "in_brief": Made(in_brief),
+    "exactness/at_defaults": Made(
+        posteriors_table.table,
+        "posteriors.csv",
+        "python benchmarks/posteriors.py --data-dir ../data",
+    ),
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/missed": Made(default_tables.misses),

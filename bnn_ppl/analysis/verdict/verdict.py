@@ -110,8 +110,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     others = (sample.sd, sample.log_prob) if sampled else ()
     mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
     # Draws of a sampler are spread as the posterior is, so that they tell of rows left out. Points
-    # are not; nor is a Gaussian, whose weighted draws told 0.2 to 1.6 nats a row less than test rows
-    # did (boston, 804 weights: mfvi, ivon, vogn and laplace).
+    # are not; nor is a Gaussian, whose weighted draws told 0.2 to 1.6 nats a row less than test
+    # rows did (boston, 804 weights: mfvi, ivon, vogn and laplace).
     left = leave_one_out(sample, posterior.density.temperature) if sampled else None
     scores = None if sampled else held_out(posterior, draws)
     found = [*of_stops(draws), *of_tempering(draws)]
@@ -153,7 +153,7 @@ def _of_predictions(
     unseen: tuple[LeaveOneOut | None, HeldOut | None],
     found: list[Finding],
 ) -> list[Finding]:
-    """Find what is wrong with predictions, given what is with the draws, and drop what it denies."""
+    """Find what is wrong with predictions beside the draws, and drop of these what it denies."""
     wrong = {finding.kind for finding in found} - {*_NOTES}
     # The density of y may be wrong though the draws are right.
     advice = Advice(_to_learn(draws, wrong), sample.sd is not None and not wrong)
