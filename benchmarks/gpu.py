@@ -79,9 +79,9 @@ def leapfrogs(num_chains: int) -> Part:
     return Part("leapfrogs", f"{num_chains}", 75, "leapfrogs", {"num_chains": num_chains})
 
 
-def resnet(precision: str, microbatch: int) -> Part:
+def resnet(precision: str, microbatch: int, limit: int = 90) -> Part:
     options = {"precision": precision, "microbatch": microbatch}
-    return Part("resnet", f"{precision}-{microbatch}", 90, "resnet", options)
+    return Part("resnet", f"{precision}-{microbatch}", limit, "resnet", options)
 
 
 def training(network: str, *methods: str) -> Part:
@@ -111,7 +111,7 @@ PARTS = (  # the most valuable first
     leapfrogs(16),
     leapfrogs(1),
     leapfrogs(64),
-    resnet("float32", 5_000),
+    resnet("float32", 5_000, 150),  # a program that takes longer to compile is never kept
     resnet("tensorfloat32", 5_000),
     training("mlp", "sghmc", "sgld", "descent"),
     training("convolutions", "sghmc"),
@@ -152,6 +152,7 @@ def main() -> None:
         for part in chosen:
             print(f"{part.full_name:30} at most {args.limit or part.limit:g} s")
         return
+    args.folder = args.folder / commit()  # runs are not those of another one's code
     args.folder.mkdir(parents=True, exist_ok=True)
     say(f"stored in {args.results}; messages of the parts in {args.folder}")
     ended, unfinished = ended_before(args), []
@@ -187,6 +188,7 @@ def parsed() -> argparse.Namespace:
     usual = runs / "gpu-small.csv" if args.small else HERE / "stored" / "gpu.csv"
     args.results = (args.results or usual).absolute()
     args.folder = (args.folder or runs / ("gpu-small" if args.small else "gpu")).absolute()
+    args.cache = args.folder.parent / "gpu-cache"
     return args
 
 
@@ -215,23 +217,31 @@ def ended_before(args: argparse.Namespace) -> set[str]:
     return {row["case"] for row in same if row["quantity"] == "seconds"}
 
 
+def commit() -> str:
+    """Give the commit of the code, or BENCHMARK_COMMIT, as stored.py does."""
+    words = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        usual = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        return os.environ.get("BENCHMARK_COMMIT", usual)
+    return os.environ.get("BENCHMARK_COMMIT", "unknown")
+
+
 def asked(args: argparse.Namespace) -> dict[str, Any]:
     """Ask a process of its own for the machine, so that this one holds none of its memory."""
     ask = "import json, jax, stored; "
     ask += "there = {'accelerator': jax.default_backend() != 'cpu'}; "
     ask += "print(json.dumps(stored.origin() | there))"
-    environment = settings(args.folder, args.data_dir)
+    environment = settings(args)
     words = [sys.executable, "-c", ask]
     told = subprocess.run(words, cwd=HERE, env=environment, stdout=subprocess.PIPE, check=True)
     return json.loads(told.stdout.splitlines()[-1])
 
 
-def settings(folder: Path, data_dir: Path | None, flags: str = "") -> dict[str, str]:
+def settings(args: argparse.Namespace, flags: str = "") -> dict[str, str]:
     """Give the environment of a part; what is set already stays."""
-    known = SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "gpu-cache")}
-    environment = known | os.environ
-    if data_dir is not None:
-        environment["BNN_PPL_DATA"] = str(data_dir)
+    environment = SETTINGS | {"JAX_COMPILATION_CACHE_DIR": str(args.cache)} | os.environ
+    if args.data_dir is not None:
+        environment["BNN_PPL_DATA"] = str(args.data_dir)
     for name in {"BNN_PPL_DATA", "JAX_COMPILATION_CACHE_DIR"} & set(environment):
         environment[name] = os.path.abspath(environment[name])  # parts run in a folder of their own
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -246,7 +256,7 @@ def run_part(part: Part, limit: float, args: argparse.Namespace) -> str:
     given |= {"results": str(args.results), "folder": str(args.folder)}
     words = [sys.executable, str(HERE / "gpu_parts.py"), json.dumps(given)]
     messages = args.folder / f"{part.full_name}.txt"
-    environment = settings(args.folder, args.data_dir, part.flags)
+    environment = settings(args, part.flags)
     with messages.open("w") as file:
         process = subprocess.Popen(words, env=environment, stderr=file, start_new_session=True)
         try:

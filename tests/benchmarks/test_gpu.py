@@ -64,7 +64,9 @@ def test_every_part_has_a_function_a_name_of_its_own_and_a_limit(parts):
     driver, functions, _ = parts
     assert len({part.full_name for part in driver.PARTS}) == len(driver.PARTS)
     assert {part.function for part in driver.PARTS} == set(functions.MEASURED)
-    assert all(60 <= part.limit <= 90 for part in driver.PARTS)
+    # The first one with a ResNet compiles what the others find.
+    assert sorted(part.limit for part in driver.PARTS)[-2:] == [90, 150]
+    assert all(part.limit >= 60 for part in driver.PARTS)
 
 
 def test_kernels_of_the_largest_loop_are_counted_with_those_of_graphs_it_calls(parts):

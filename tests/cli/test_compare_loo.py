@@ -78,6 +78,23 @@ def cli_run(folder):
 
 
 @pytest.mark.thorough
+def test_rows_in_time_are_predicted_from_the_rows_before_them(capsys):
+    days = pd.read_csv("table.csv").assign(day=np.arange(50)[::-1])
+    days.to_csv("table.csv", index=False)
+    sampled("days", "--time", "day", "--only", "day")
+    capsys.readouterr()
+    cli.main(["compare", "days", "--by", "loo", "--no-progress"])
+    assert "days: rows are in time (--time); a single row left out" in capsys.readouterr().out
+    cli.main(["compare", "days", "--k-fold", "3", "--no-progress"])
+    out = capsys.readouterr().out
+    assert "training rows by 3 folds, each from the rows before it; in nats" in out
+    told = pd.read_csv("comparison.csv")["row"].to_numpy()
+    day = np.asarray(cli_run("days").data.train.x)[:, 0]
+    assert f"of {len(told)} training rows" in out and 0 < len(told) < len(day) == 45
+    assert day[told].min() > np.delete(day, told).max()
+
+
+@pytest.mark.thorough
 def test_rows_in_groups_are_warned_of(capsys):
     sampled("shops", "--group", "shop")
     capsys.readouterr()

@@ -219,11 +219,11 @@ def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     # The spread of y may be all that can be known of it.
     sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
     log_score = scipy.stats.norm.logpdf(y, average, np.maximum(sd, 1e-38))
-    worse = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
+    gain = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
     than = "NO BETTER" if rmse < spread else "WORSE"
     words = f"{than} THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
     no_better = spread > 0 and 1 - (rmse / spread) ** 2 < _LEAST_EXPLAINED
-    return log_score, bool(no_better and worse < _LEAST_EXPLAINED / 2), words
+    return log_score, bool(no_better and gain < _LEAST_EXPLAINED / 2), words
 
 
 def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
