@@ -22,7 +22,7 @@ def _cells(sampler: str, rows: pandas.DataFrame) -> list[str]:
     agree = (run["mean_off"] < MOST_OFF) & (run["sd_off"] < MOST_OFF)
     off = [_off(row) for _, row in run[~agree].iterrows()]
     refused = rows[rows["error"].notna()]["posterior"]
-    off += [f"{name.split('-')[1]} (refused)" for name in refused]
+    off += [f"{_short(name)} (no draws)" for name in refused]
     ess = run["ess"].where(run["ess"] > 0)  # the estimate from strongly alternating draws fails
     rate = (ess / run["cpu_seconds"]).median()
     figures = [ess.median(), run["cpu_seconds"].median(), rate]
@@ -32,5 +32,10 @@ def _cells(sampler: str, rows: pandas.DataFrame) -> list[str]:
 
 def _off(row: pandas.Series) -> str:
     """Name a posterior and how far off the worst mean and standard deviation are."""
-    name = row["posterior"].split("-")[1]
-    return f"{name} ({row['mean_off']:.2g} sd, {100 * row['sd_off']:.0f} %)"
+    return f"{_short(row['posterior'])} ({row['mean_off']:.2g} sd, {100 * row['sd_off']:.0f} %)"
+
+
+def _short(posterior: str) -> str:
+    """Give the part of a name that tells it from the other fourteen."""
+    data, model = posterior.split("-")
+    return data if model == "blr" else model
