@@ -225,6 +225,17 @@ def test_the_use_of_another_argument_is_another_program():
     assert [float(first((1.0, 2.0))), float(second((1.0, 2.0)))] == [2.0, 3.0]
 
 
+def test_the_memory_of_arguments_is_taken_only_where_it_is_given():
+    def double(x):
+        return 2 * x
+
+    x = jnp.ones(3)
+    programs.compiled_once(double)(x)
+    assert not x.is_deleted()
+    programs.compiled_once(double, donate_argnums=0)(x)
+    assert x.is_deleted()
+
+
 def test_a_prior_with_a_number_more_before_those_of_the_noise_starts_as_it_does_alone():
     """Neither start takes the scale: the last number of one, the first of the other."""
     known = posterior(bnn.priors.fan_in(), bnn.priors.noise(0.05)).open_scale.untempered(1.5)

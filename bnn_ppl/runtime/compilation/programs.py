@@ -49,7 +49,9 @@ def compiled(
     settings = tuple(jax.config.values.get(name) for name in _SETTINGS)
     own = _of_trace.setdefault(traced.jaxpr, {})
     options = _UNOPTIMISED if runs_once and not is_accelerator() else {}
-    place = _types_and_places(args), settings, bool(options)
+    # JAX gives the same trace to all that is made of one function, whatever memory it may reuse.
+    donated = tuple(info.donated for info in jax.tree.leaves(traced.args_info))
+    place = _types_and_places(args), settings, bool(options), donated
     if place not in own:
         own[place] = _of_text(traced, place, announce, options)
     return own[place]
