@@ -76,7 +76,7 @@ class Part(NamedTuple):
 
 
 def leapfrogs(num_chains: int) -> Part:
-    return Part("leapfrogs", f"{num_chains}", 75, "leapfrogs", {"num_chains": num_chains})
+    return Part("leapfrogs", f"{num_chains}", 90, "leapfrogs", {"num_chains": num_chains})
 
 
 def resnet(precision: str, microbatch: int, limit: int = 90) -> Part:
@@ -95,7 +95,7 @@ def memory(network: str, method: str) -> Part:
 
 
 def precision(name: str) -> Part:
-    return Part("precision", name, 75, "precision", {"precision": name})
+    return Part("precision", name, 90, "precision", {"precision": name})
 
 
 def repeat(name: str, flags: str = "") -> Part:
