@@ -236,6 +236,7 @@ def test_the_memory_of_arguments_is_taken_only_where_it_is_given():
     assert x.is_deleted()
 
 
+@pytest.mark.thorough
 def test_a_prior_with_a_number_more_before_those_of_the_noise_starts_as_it_does_alone():
     """Neither start takes the scale: the last number of one, the first of the other."""
     known = posterior(bnn.priors.fan_in(), bnn.priors.noise(0.05)).open_scale.untempered(1.5)
