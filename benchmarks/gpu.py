@@ -152,10 +152,13 @@ def main() -> None:
         for part in chosen:
             print(f"{part.full_name:30} at most {args.limit or part.limit:g} s")
         return
-    args.folder = args.folder / commit()  # runs are not those of another one's code
+    here = asked(args)
+    check_machine(here, args)
+    say(f"{here['machine']}, jax {here['jax']}, commit {here['commit']}")
+    args.folder = args.folder / here["commit"]  # runs are not those of another commit
     args.folder.mkdir(parents=True, exist_ok=True)
     say(f"stored in {args.results}; messages of the parts in {args.folder}")
-    ended, unfinished = ended_before(args), []
+    ended, unfinished = ended_before(args, here), []
     for number, part in enumerate(chosen, 1):
         if part.full_name in ended:
             say(f"{part.full_name}: ended before")
@@ -196,34 +199,25 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def ended_before(args: argparse.Namespace) -> set[str]:
-    """Give the parts that have ended at this commit on this machine; refuse one without a GPU."""
-    group = "parts, small" if args.small else "parts"
-    rows = []
-    if args.results.exists():
-        with args.results.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["part"] == group]
+def check_machine(here: dict[str, Any], args: argparse.Namespace) -> None:
+    """Refuse full sizes without an accelerator, unless the CPU is asked for."""
     any_machine = args.small or os.environ.get("JAX_PLATFORMS") == "cpu"
-    if any_machine and not rows:
-        return set()
-    here = asked(args)
     if not (any_machine or here["accelerator"]):
         raise SystemExit(
             f"got {here['machine']}, expected an accelerator that JAX sees: pip install "
             "'.[cuda12]', or give --small"
         )
-    say(f"{here['machine']}, jax {here['jax']}, commit {here['commit']}")
+
+
+def ended_before(args: argparse.Namespace, here: dict[str, Any]) -> set[str]:
+    """Give the parts that have ended at this commit on this machine."""
+    if not args.results.exists():
+        return set()
+    group = "parts, small" if args.small else "parts"
+    with args.results.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == group]
     same = [row for row in rows if all(row[name] == here[name] for name in ("commit", "machine"))]
     return {row["case"] for row in same if row["quantity"] == "seconds"}
-
-
-def commit() -> str:
-    """Give the commit of the code, or BENCHMARK_COMMIT, as stored.py does."""
-    words = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        usual = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-        return os.environ.get("BENCHMARK_COMMIT", usual)
-    return os.environ.get("BENCHMARK_COMMIT", "unknown")
 
 
 def asked(args: argparse.Namespace) -> dict[str, Any]:
