@@ -7,6 +7,9 @@ All rules start from the same labelled rows; after each run of hmc, a rule of ``
 chooses the next batch. Each run is a row of benchmarks/stored/acquisition.csv: the rule, the number
 of labelled rows, and the error on the test rows (RMSE in the units of the data, or one minus the
 accuracy). Curves that are there already are not run again.
+
+The model is given all training rows with the targets that are not known yet as NaN, which it masks:
+a shape that stays is compiled once.
 """
 
 import argparse
@@ -16,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import stored
 
 import bnn_ppl as bnn
@@ -50,22 +56,39 @@ def main() -> None:
 
 def problem(name: str, folder: Path | None) -> tuple[Any, Any]:
     """Give the data and the model of them."""
-    if name == "digits":
-        data = bnn.data.load(name)
-        net = partial(bnn.nets.MLP, data.train.x[0].size, (30,), data.num_classes)
-        return data, bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
-    data = bnn.data.load(name, split=0, data_dir=folder)
-    net = partial(bnn.nets.MLP, data.train.x.shape[1], (20,), 1)
-    return data, bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
+    data = bnn.data.load(name, **({} if name == "digits" else {"split": 0, "data_dir": folder}))
+    outputs = data.num_classes or 1
+    net = partial(bnn.nets.MLP, data.train.x[0].size, (30 if outputs > 1 else 20,), outputs)
+    return data, partial(classifier if outputs > 1 else regressor, net)
+
+
+def regressor(net: Any, x: jax.Array, y: jax.Array | None = None) -> None:
+    means = bnn.random_network("net", net, bnn.priors.fan_in(2**0.5))(x)
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    with numpyro.plate("rows", len(x)), numpyro.handlers.mask(mask=known(y)):
+        numpyro.sample("y", dist.Normal(means[:, 0], noise), obs=y)
+
+
+def classifier(net: Any, x: jax.Array, y: jax.Array | None = None) -> None:
+    logits = bnn.random_network("net", net, bnn.priors.fan_in(2**0.5))(x)
+    labels = None if y is None else jnp.where(known(y), y, 0).astype(int)
+    with numpyro.plate("rows", len(x)), numpyro.handlers.mask(mask=known(y)):
+        numpyro.sample("y", dist.Categorical(logits=logits), obs=labels)
+
+
+def known(y: jax.Array | None) -> jax.Array | bool:
+    return True if y is None else ~jnp.isnan(y)
 
 
 def curve(rule: str, seed: int, data: Any, model: Any) -> Iterator[tuple[int, float]]:
     """Give the number of labelled rows and the test error, after each batch."""
     x, y = map(np.asarray, data.train)
+    y = y.reshape(len(y)).astype(float)
     rng = np.random.default_rng(seed)  # the first rows of each rule are the same
     chosen = rng.choice(len(x), NUM_FIRST, replace=False)
     for number in range(NUM_ROUNDS + 1):
-        posterior = bnn.condition(model, (x[chosen], y[chosen]))
+        labelled = np.where(np.isin(np.arange(len(x)), chosen), y, np.nan)
+        posterior = bnn.condition(model, (x, labelled))
         method = bnn.hmc(posterior, max_num_steps=64)
         key = jax.random.key(1_000 * seed + number)
         draws = bnn.run(key, posterior, method, **LENGTH, progress=False, verdict=False)

@@ -34,7 +34,7 @@ class Collective(NamedTuple):
 
 def collectives_in(text: str) -> Counter[Collective]:
     """Count the collectives of a compiled program by kind, size and loops around it."""
-    lines = _computations(text)
+    lines = computations_in(text)
     depths = _depths(lines)
     found: Counter[Collective] = Counter()
     for name, body in lines.items():
@@ -45,7 +45,8 @@ def collectives_in(text: str) -> Counter[Collective]:
     return found
 
 
-def _computations(text: str) -> dict[str, list[str]]:
+def computations_in(text: str) -> dict[str, list[str]]:
+    """Give the lines of each computation of a compiled program; "" calls the first."""
     computations: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
