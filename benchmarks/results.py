@@ -376,6 +376,35 @@ def gpu() -> str:
     return "\n\n".join(parts)
 
 
+def chain_programs() -> str:
+    """Give a row a problem and number of chains: hmc's program, and its ratio to the bare loop's."""
+    rows = pandas.read_csv(STORED / "chain_programs.csv")
+    names = ["step", "kernels", "cpu_seconds"]
+    by_program = rows.set_index(["problem", "chains", "program"])[names].unstack("program")
+    head = ["problem", "chains", "kernels of a step", "of the bare loop", "all kernels, ratio"]
+    head += ["compiling, ratio"]
+    body = []
+    for problem, chains in rows[["problem", "chains"]].drop_duplicates().itertuples(index=False):
+        found = by_program.loc[(problem, chains)]
+        ratios = [number(found[name, "hmc"] / found[name, "bare"]) for name in names[1:]]
+        step = [f"{found['step', program]:,.0f}" for program in ("hmc", "bare")]
+        body.append([problem, str(chains), *step, *ratios])
+    return markdown([head, *body])
+
+
+def acquisition() -> str:
+    """Give a row a data set and rule: the mean error by the number of labelled rows."""
+    rows = pandas.read_csv(STORED / "acquisition.csv")
+    errors = rows.groupby(["data", "rule", "rows"], sort=False)["error"].mean().unstack("rows")
+    seeds = rows.groupby(["data", "rule"])["seed"].nunique()
+    head = ["data", "rule", "seeds", *(f"{count} rows" for count in errors.columns)]
+    body = [
+        [data, rule, str(seeds[data, rule]), *map(number, errors.loc[(data, rule)])]
+        for data, rule in errors.index
+    ]
+    return markdown([head, *body])
+
+
 def in_brief() -> str:
     """Time of a gradient or step over that of the bare loop, without the ranges."""
     found: dict[tuple[str, str], dict[str, str]] = {}
@@ -414,6 +443,9 @@ MADE = {
         posteriors_table.table,
         "posteriors.csv",
         "python benchmarks/posteriors.py --data-dir ../data",
+    ),
+    "machines/chain_programs": Made(
+        chain_programs, "chain_programs.csv", "python benchmarks/chain_programs.py"
     ),
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),

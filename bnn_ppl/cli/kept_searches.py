@@ -16,7 +16,7 @@ from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
 from bnn_ppl.storage.phase_state import place_of_searches
-from bnn_ppl.storage.problem import LEFT_OPEN, is_open, read_problem, write_problem
+from bnn_ppl.storage.problem import CHOICE, LEFT_OPEN, is_open, read_problem, write_problem
 
 
 def folders_named(name: str) -> Iterator[Path]:
@@ -28,7 +28,7 @@ def folders_named(name: str) -> Iterator[Path]:
 def found_by_run(
     folders: Iterable[Path], problem: Problem, data: Any, posterior: bnn.Posterior
 ) -> tuple[dict[str, Any] | None, Path | None]:
-    """Give the options that a run of the same problem has found, from the first folder with one.
+    """Give what a run of the same problem has found, from the first folder with one.
 
     Else give the first folder that is free, or in which such a search was stopped. None for both
     if there is nothing to search for, or no place to keep the search.
@@ -43,7 +43,7 @@ def found_by_run(
         stored = _read(folder)
         if stored is None or not _same(stored, ours):
             continue
-        found = {name: stored[name] for name in ours[LEFT_OPEN]}
+        found = {name: stored[name] for name in ours[LEFT_OPEN]} | {CHOICE: stored.get(CHOICE)}
         if any(is_open(found[name]) for name in wanted):
             return None, folder
         if _has_rows(folder, fingerprint(posterior.data)):

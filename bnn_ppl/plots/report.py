@@ -51,6 +51,7 @@ def report(
     outputs: Sequence[str] | None = None,
     check: metrics.CalibrationCheck | None = None,
     panel: Callable[..., Any] | None = None,
+    choice: str | None = None,
 ) -> Figure:
     """One figure of a run: fit and calibration; convergence and trace, if it sampled; warm-up.
 
@@ -75,6 +76,8 @@ def report(
         Of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
     panel : Callable, optional
         Draws one more panel of predictions, called with ``ax=``, such as a `rootogram`.
+    choice : str, optional
+        What was found of the model and over what, the last line of the subtitle.
     """
     from matplotlib.figure import Figure
 
@@ -124,6 +127,8 @@ def report(
     told = [(check.sentence, check.trusted is not False)]
     if "verdict" in draws.attrs:
         told.insert(0, (str(draws.attrs["verdict"]), bool(draws.attrs.get("converged"))))
+    if choice is not None:
+        told.append((f"network {choice}", True))
     _subtitles(figure, told)
     return figure
 

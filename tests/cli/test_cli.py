@@ -902,6 +902,7 @@ def test_what_a_command_finds_is_stored_and_not_searched_for_again(
     for name in ("choose_structure", "scale_or_usual"):
         monkeypatch.setattr(f"{search}.{name}", None)
     cli.main(command)
+    assert f"found  {found.in_words()}" in capsys.readouterr().out
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
 
 

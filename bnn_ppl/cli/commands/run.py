@@ -94,6 +94,7 @@ class _Finished(NamedTuple):
     posterior: bnn.Posterior
     draws: Any
     folder: Path
+    choice: str | None  # of the network and the noise, in words
 
 
 def _check_and_sample(
@@ -115,8 +116,9 @@ def _check_and_sample(
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
     typed, (known, place) = problem, found_by_run(folders, problem, data, posterior)
+    choice = None
     if known is not None:
-        problem, posterior, _ = with_found(problem, data, posterior, general.features, known)
+        problem, posterior, choice = with_found(problem, data, posterior, general.features, known)
     epochs, as_typed = (general.num_warmup_epochs, general.num_epochs), running
     running = in_steps(method, as_typed, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
@@ -129,7 +131,7 @@ def _check_and_sample(
     # Before the search for a prior, which takes its time.
     check_run(key, posterior, built, folder=general.folder, **running)
     claim(general.features, problem)
-    began, choice = time.monotonic(), None
+    began = time.monotonic()
     if known is None:
         with kept_search(place, problem, data) as place:
             search = {n: running[n] for n in ("max_minutes", "progress")} | {"folder": place}
@@ -150,7 +152,7 @@ def _check_and_sample(
         folder, draws = _sample_in_free_folder(sample, settings, name)
     else:
         folder, draws = general.folder, _sample(sample, settings, general.folder)
-    return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder)
+    return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder, choice)
 
 
 def loaded(
@@ -197,6 +199,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         outputs=run.data.output_names,
         check=check,
         panel=distribution_panel(run.problem, run.posterior, draws, run.to_score),
+        choice=run.choice,
     )
     file = run.folder / "report.png"
     figure.savefig(file, dpi=150)

@@ -25,6 +25,7 @@ from bnn_ppl.cli.problem.rows import training_rows
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.sampling.search.structure import LADDER, NOISES, Structure, choose_structure
+from bnn_ppl.storage.problem import CHOICE
 
 
 class Found(NamedTuple):
@@ -45,12 +46,14 @@ def with_found(
 ) -> Found:
     """Find what the problem leaves open from the training rows, unless a run has found it.
 
-    `known` are the options of that run; `search` are a folder, max_minutes and progress.
+    `known` are the options of that run and its choice; `search` are a folder, max_minutes and
+    progress.
     """
     began, choice = time.monotonic(), None
     if known is not None:
-        problem = problem.changed(**known)
-        return Found(problem, posterior_of(problem, data, features))
+        options = {name: value for name, value in known.items() if name != CHOICE}
+        problem = problem.changed(**options)
+        return Found(problem, posterior_of(problem, data, features), known.get(CHOICE))
     if names := searched_structure(problem, data):
         problem, choice = _with_structure(problem, data, names, **search)
         posterior = posterior_of(problem, data, features)
