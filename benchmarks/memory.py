@@ -1,12 +1,9 @@
 """The largest resident memory of a process, for benchmarks that run each case in its own."""
 
-import resource
-from pathlib import Path
+from bnn_ppl.runtime.machines.devices import peak_memory
 
 
 def peak_memory_mb() -> float:
-    """Give the peak of this process in MB; getrusage's begins at that of the parent process."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Give the peak of this process in MB."""
+    peak = peak_memory()
+    return float("nan") if peak is None else peak / 2**20

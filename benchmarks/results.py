@@ -377,7 +377,7 @@ def gpu() -> str:
 
 
 def chain_programs() -> str:
-    """Give a row a problem and number of chains: hmc's program, and its ratio to the bare loop's."""
+    """Give a row a problem and number of chains: hmc beside the bare loop."""
     rows = pandas.read_csv(STORED / "chain_programs.csv")
     names = ["step", "kernels", "cpu_seconds"]
     by_program = rows.set_index(["problem", "chains", "program"])[names].unstack("program")

@@ -154,6 +154,7 @@ def plan_table(plan: Any) -> str:
         ("the run", duration(3600 * plan.hours)),
         ("gradients in all", gradients),
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
+        ("memory of the process", size(plan.process_memory)),
         ("disk", size(plan.disk)),
     ]
     lines = [f"{name:30}{value}" for name, value in rows]

@@ -42,6 +42,7 @@ def parts(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.thorough
 def test_a_part_over_its_limit_is_killed_and_the_next_one_follows(gpu):
     said, status, rows = gpu("--only", "leapfrogs-1", "leapfrogs-16", "--limit", "0.4")
     order = ["leapfrogs-16: killed after 0.4 s", "leapfrogs-1, 2 of 2", "leapfrogs-1: killed"]

@@ -255,14 +255,15 @@ def test_plan_says_what_the_run_then_takes(capsys, seen, draws_only):
     plans = seen("plan")
     cli.main(["plan", "hmc", *SIZES, "--max-num-steps", "8", "--trial-seconds", "1"])
     rows = dict(re.findall(r"^(\w.*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
-    assert list(rows)[-9:] == [
+    assert list(rows)[-10:] == [
         *(
             "compiling",
             "one gradient, all chains",
             "gradients a draw, each chain",
             "a warm-up step",
         ),
-        *("a draw, all chains", "the run", "gradients in all", "memory on a device", "disk"),
+        *("a draw, all chains", "the run", "gradients in all"),
+        *("memory on a device", "memory of the process", "disk"),
     ]
     plan = plans[0][1]
     assert rows["disk"] == f"{plan.disk / 1e6:.1f} MB"
@@ -270,7 +271,7 @@ def test_plan_says_what_the_run_then_takes(capsys, seen, draws_only):
     assert 1 <= plan.gradients_a_draw <= 8 and plan.trial_steps == 8
     assert 0 < plan.gradient_seconds < plan.seconds_a_draw < 1
     assert plan.compile_seconds < plan.hours * 3600 < plan.compile_seconds + 10
-    assert 0 < plan.memory_a_device < 1e8 < plan.memory_limit
+    assert 0 < plan.memory_a_device < 1e8 < plan.process_memory < plan.memory_limit
 
     cli.main(["run", "hmc", *SHORT, "--folder", "here"])
     draws = bnn.diagnostics.load("here")

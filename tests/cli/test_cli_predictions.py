@@ -10,7 +10,6 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from marks import quick_first
 
 import bnn_ppl as bnn
 import bnn_ppl._stored
@@ -155,7 +154,8 @@ def calibrated(how, run):
     return standardised(run.data)[0], y.astype(np.float32), 0
 
 
-@quick_first(
+@pytest.mark.thorough
+@pytest.mark.parametrize(
     "how", ["held-out", pytest.param("0.6", marks=pytest.mark.thorough), "calibration.csv"]
 )
 def test_conformal_intervals_are_calibrated_on_the_rows_that_are_said(how, folder, capsys):
@@ -708,6 +708,7 @@ def test_a_folder_predicts_the_names_of_classes(request):
     assert "class" not in bnn.predict("classes", x=digits).coords
 
 
+@pytest.mark.thorough
 def test_a_run_that_does_not_record_its_rows_loads_them(folder, tmp_path):
     shutil.copytree(folder / "here", tmp_path / "old")
     path = tmp_path / "old" / "problem.json"

@@ -407,6 +407,7 @@ def test_rows_of_a_stream_that_are_not_finite_have_their_numbers_in_the_stream(f
         part(140)
 
 
+@pytest.mark.thorough
 def test_predictions_of_a_stream_are_those_of_its_rows(folder, tmp_path):
     posterior = streamed(folder)
     draws = sampled(posterior, num_draws=3)

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pandas
 import pytest
-from marks import quick_first
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -303,6 +302,7 @@ def test_a_folder_predicts_classes_by_the_names_of_columns_and_labels(tmp_path):
     assert found["class"].values.tolist() == ["no", "yes"] and "log_prob" in found
 
 
+@pytest.mark.thorough
 def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
     few = {"num_warmup": 10, "num_draws": 3, "num_chains": 2, "hidden": 2, "prior_scale": 1.0}
     few |= RATE | {"random_state": 0}
@@ -390,7 +390,8 @@ def test_another_fold_prior_scale_and_seed_compile_nothing(compiled, method, opt
     assert len(np.unique(scores["mean_test_score"])) == 4
 
 
-@quick_first("method", ["hmc", *sorted(METHODS.keys() - {"hmc"})])
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["hmc", *sorted(METHODS.keys() - {"hmc"})])
 def test_a_fit_to_other_rows_traces_nothing_and_draws_what_it_would_alone(method):
     options = STEPS if method == "hmc" else {}
 

@@ -445,6 +445,7 @@ def test_an_unknown_normalisation_is_refused():
         bnn.nets.PreResNet((8, 8, 1), 2, norm="layer", rngs=nnx.Rngs(0))
 
 
+@pytest.mark.thorough
 def test_a_layer_without_scale_and_bias_has_no_sites():
     bare = partial(nnx.BatchNorm, use_scale=False, use_bias=False)
     posterior = conditioned(partial(Net, norm=bare))

@@ -386,7 +386,8 @@ def prepared(posterior, method, size=None, **options):
     return prepare(jax.random.key(0), posterior, method, lengths)
 
 
-@quick_first("name", ["hmc", "descent"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["hmc", "descent"])
 def test_the_loop_of_a_run_has_the_head_alone(name):
     """Also where the prior's numbers are arguments of the program, as the ready-made models'."""
     backbone = BACKBONES["convolutional"]

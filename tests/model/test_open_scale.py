@@ -64,6 +64,7 @@ def searches(monkeypatch):
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", [of_package, pytest.param(of_user, marks=pytest.mark.thorough)])
 def test_a_run_is_that_at_the_scale_it_finds_and_searches_once(model, searches, capsys):
     opened = bnn.condition(model(bnn.priors.fan_in()), (X, Y), temperature=0.5)
@@ -141,6 +142,7 @@ def test_an_argument_that_does_not_fit_is_refused_before_the_search(searches):
     assert not searches
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words", [pytest.param("cannot be built anew", marks=pytest.mark.thorough), "would take hours"]
 )

@@ -352,6 +352,7 @@ def test_analyses_take_the_posterior_before_its_points_were_held(flat, held):
     np.testing.assert_array_equal(*quantiles)
 
 
+@pytest.mark.thorough
 def test_draws_without_the_points_are_refused(flat, held):
     draws = run(held, bnn.sgld(held, step_size=1e-4))
     del draws.constant_data

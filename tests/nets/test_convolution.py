@@ -141,6 +141,7 @@ def test_convolutions_with_groups_and_of_the_users_own_are_left_alone():
         images(given)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPUs")
 @quick_first("chains", [(), (2,)])
 def test_directional_derivatives_inside_a_loop_find_the_fast_routine(chains):

@@ -150,6 +150,7 @@ def test_the_numbers_drawn_are_the_same_in_every_version():
     assert out[:, 0, :2].tolist() == first_pixels
 
 
+@pytest.mark.thorough
 def test_importing_the_module_does_not_import_pillow():
     script = "import sys, bnn_ppl.corruptions; assert 'PIL' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -394,6 +394,7 @@ def test_draws_stream_in_blocks_and_rows_in_batches_with_one_answer(doubles, mon
     np.testing.assert_array_equal(fgsm(posterior, draws, data, 0.1, batch_size=4), whole)
 
 
+@pytest.mark.thorough
 def test_draws_that_weigh_nothing_have_no_say(doubles):
     posterior, draws, data = toy("classes")
     draws.sample_stats["log_weight"][:, :2] = -1e4  # the first, before any other is added
@@ -461,6 +462,7 @@ def test_more_steps_mislead_more(trained):
     assert nll[1] > nll[0]
 
 
+@pytest.mark.thorough
 def test_attacks_on_regressions_are_scored_in_original_units(doubles):
     posterior, draws, data = toy("numbers")
     table = attacked(posterior, draws, data, (0.0, 0.1), scale=3.0)

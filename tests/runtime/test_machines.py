@@ -258,6 +258,7 @@ def rows_over_two():
     return Mesh(devices, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", some_quick(("hmc", "sghmc", "tempered_smc", "parallel_tempering"), ("sghmc",))
 )

@@ -98,6 +98,7 @@ def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
         assert jax.tree.all(jax.tree.map(np.array_equal, copy, state))
 
 
+@pytest.mark.thorough
 def test_what_is_saved_shares_no_memory_with_the_devices(tmp_path):
     prepared = prepared_run("hmc")
     saved = FolderRecorder.snapshot(object.__new__(FolderRecorder), prepared.states)

@@ -76,6 +76,7 @@ def test_the_distance_along_a_slice_is_that_between_gaussians():
     np.testing.assert_allclose(found, (dense + pairs) / 2, rtol=0.05)
 
 
+@pytest.mark.thorough
 def test_it_is_a_prior_of_the_network_and_the_same_for_a_key():
     net = partial(bnn.nets.MLP, 3, (4,), 1)
     prior, again = (bnn.gp_prior(KEY, net, X, squared_exponential, num_steps=2) for _ in range(2))

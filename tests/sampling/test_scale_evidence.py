@@ -8,14 +8,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.tree_util import Partial
-from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 
 
-@quick_first("num_rows", [60, 1_100])
+@pytest.mark.thorough
+@pytest.mark.parametrize("num_rows", [60, 1_100])
 def test_it_is_that_of_a_run_of_laplace(num_rows):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(num_rows, 3))

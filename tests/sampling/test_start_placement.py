@@ -8,7 +8,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh
-from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines import devices
@@ -45,7 +44,8 @@ def prepared_on(posterior, shape, method=bnn.hmc):
     return prepare(key, posterior, method(posterior), lengths, RunSpec(mesh=mesh))
 
 
-@quick_first("make", [network, wide_prior])
+@pytest.mark.thorough
+@pytest.mark.parametrize("make", [network, wide_prior])
 def test_no_device_is_sent_all_rows(make, monkeypatch):
     posterior, sent = make(), []
     put = devices._put
@@ -64,6 +64,7 @@ def test_no_device_is_sent_all_rows(make, monkeypatch):
         assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {31}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [pytest.param(network, marks=pytest.mark.thorough), wide_prior])
 def test_chains_start_where_they_start_on_one_device(make):
     posterior = make()

@@ -86,6 +86,7 @@ def chosen(monkeypatch):
     return calls
 
 
+@pytest.mark.thorough
 def test_a_small_table_has_the_usual_structure():
     own = BayesianRegressor("descent", prior_scale=1.0, **FEW).fit(X[:50], NOISE[:50])
     assert (own.hidden_, own.noise_) == ((50,), "learnt")

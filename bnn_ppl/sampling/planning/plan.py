@@ -16,6 +16,7 @@ from bnn_ppl.runtime.machines.devices import (
     bytes_of,
     memory_limit,
     over_chains,
+    peak_memory,
     products_in,
     to_host,
 )
@@ -57,6 +58,9 @@ class Plan(NamedTuple):
         Of the whole run, all chains together; counted likewise.
     memory_a_device, memory_limit
         Bytes that the compiled program needs, and bytes available (None if unknown).
+    process_memory
+        Bytes of the host's memory that a process with this run takes at most, JAX and compiling
+        included: what this one has taken, and the draws twice. None if unknown.
     disk
         Bytes of a run's folder: all draws, and the samplers' state.
     trial_steps
@@ -72,6 +76,7 @@ class Plan(NamedTuple):
     gradients: float | None
     memory_a_device: int
     memory_limit: int | None
+    process_memory: int | None
     disk: int
     trial_steps: int
 
@@ -158,6 +163,7 @@ def plan(
         gradients=gradients,
         memory_a_device=max(loop.bytes_per_device for loop in loops),
         memory_limit=memory_limit(),
+        process_memory=None if (peak := peak_memory()) is None else peak + 2 * draws,
         disk=draws + bytes_of(setup.states),
         trial_steps=warming.steps + drawing.steps,
     )

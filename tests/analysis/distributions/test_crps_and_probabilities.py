@@ -71,7 +71,8 @@ def test_the_score_of_gaussians_is_exact(weighted):
     np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
 
 
-@quick_first("weighted", [False, True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("weighted", [False, True])
 def test_the_score_of_others_is_within_its_error(weighted):
     draws, share = drawn(weighted)
     posterior = conditioned(lambda f, sd, x: dist.StudentT(4.0, f, sd), REAL)

@@ -133,6 +133,7 @@ def test_logits_correlate_as_numpy_says(monkeypatch, output, draws_a_block):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_means_of_a_regression_correlate_as_their_function_draws():
     draws = prior_draws(KEY, regression(), 20)
     functions = bnn.function_draws(regression(), draws, X).posterior["mean"].values[0]

@@ -68,6 +68,7 @@ def test_units_of_an_mlp_are_its_hidden_layers():
     assert places(second) == {(kernels[1], 1, 1), ("net.layers.1.bias", 0, 1), (kernels[2], 0, 1)}
 
 
+@pytest.mark.thorough
 def test_a_prior_that_tells_units_apart_leaves_no_symmetry():
     def prior(site, shape):
         return dist.Normal(0, jnp.arange(1.0, 1 + shape[-1]))

@@ -65,7 +65,8 @@ def moments(points, rank):
     return mean, ((points - mean) ** 2).mean(0), np.array(running[-rank:])
 
 
-@quick_first(
+@pytest.mark.thorough
+@pytest.mark.parametrize(
     ("rank", "num_points"),
     [
         (30, 5),

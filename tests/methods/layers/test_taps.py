@@ -56,6 +56,7 @@ def test_a_tap_that_calls_its_layer_changes_nothing_and_one_that_does_not_does(l
     np.testing.assert_allclose(lenet.log_likelihood(position, lenet.data), plain)  # it is over
 
 
+@pytest.mark.thorough
 def test_other_weights_in_a_layer_are_those_of_the_position(lenet):
     position = position_of(lenet)
     doubled = jax.tree.map(lambda w: 2 * w, position)

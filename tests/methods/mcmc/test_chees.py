@@ -31,6 +31,7 @@ def hmc():
     return bnn.hmc(POSTERIOR)
 
 
+@pytest.mark.thorough
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch):
     # Sums over devices round in another order than those on one, and trajectories diverge from
     # there: in single precision by more than a hundredth after twenty steps.

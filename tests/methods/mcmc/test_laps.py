@@ -139,7 +139,8 @@ def shared(state):
     return *of_adjusted, exploration.step_size, exploration.equipartition["weights"]
 
 
-@quick_first("num_warmup", [10, 40])
+@pytest.mark.thorough
+@pytest.mark.parametrize("num_warmup", [10, 40])
 def test_all_chains_share_what_they_adapt(num_warmup):
     state = warmed_up(bnn.laps(POSTERIOR, num_adjusted=8), 8, num_warmup)
     for each in shared(state):

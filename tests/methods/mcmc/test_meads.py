@@ -7,7 +7,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.adaptation.meads_adaptation import maximum_eigenvalue
-from marks import quick_first
 from stats import assert_covariance, assert_means
 from together import (
     POSTERIOR,
@@ -174,7 +173,8 @@ def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
     assert_same_draws_on_one_two_and_four_devices("meads")
 
 
-@quick_first("chunk", [2, 6], ids=["in warm-up", "in draws"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("chunk", [2, 6], ids=["in warm-up", "in draws"])
 def test_a_run_stopped_there_goes_on_bit_for_bit(tmp_path, monkeypatch, chunk):
     method = bnn.meads(POSTERIOR)
     num_done = assert_goes_on_bit_for_bit(method, chunk, tmp_path / "run", monkeypatch)

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import quick_first
 
 import bnn_ppl as bnn
 
@@ -81,7 +80,8 @@ def test_acceptance_of_nuts_is_not_rounded():
     assert len(set(below_one)) == len(below_one) > 5
 
 
-@quick_first("build", [HMC, NUTS])
+@pytest.mark.thorough
+@pytest.mark.parametrize("build", [HMC, NUTS])
 def test_the_energy_recorded_is_that_of_all_weights(build):
     posterior = bnn.condition(bnn.models.regressor(NET, bnn.priors.normal(1.0)), (X, Y))
     method, position = build(posterior), posterior.init(jax.random.key(0))

@@ -56,6 +56,7 @@ def test_weighted_draws_are_those_of_the_posterior(posterior, draws):
     )
 
 
+@pytest.mark.thorough
 def test_in_one_wide_band_it_is_sgld():
     """Nothing is flattened then, and the exact discrete law is sgld's."""
     target = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))

@@ -31,6 +31,7 @@ def stepped(build, microbatch):
     return step(key, state, posterior.data), memory
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", some_quick(METHODS, ("vogn",)))
 def test_a_step_in_chunks_is_that_of_the_whole_batch_in_less_memory(name):
     with jax.enable_x64(True):

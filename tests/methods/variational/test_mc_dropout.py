@@ -88,6 +88,7 @@ def test_rows_of_a_batch_have_masks_of_their_own():
         assert (moved != start[KERNEL]).all()
 
 
+@pytest.mark.thorough
 def test_the_first_layer_of_each_network_sees_all_of_the_data():
     net = partial(bnn.nets.MLP, 2, (3,), 1)
     prior = bnn.priors.normal(1.0)
