@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.normalisation.batch_statistics import BatchStatistics
 from bnn_ppl.model.prior.open_scale import OpenScale
-from bnn_ppl.model.prior.prior_summary import Precision
+from bnn_ppl.model.prior.prior_summary import Precision, PriorSummary
 from bnn_ppl.model.recipe import Recipe
 from bnn_ppl.model.rows.features import FixedPart
 from bnn_ppl.model.rows.labels import Classes
@@ -34,6 +34,8 @@ class Prior(NamedTuple):
     ----------
     draw
         ``key, data=data -> values``: every site drawn from the model's prior, untempered.
+    summary
+        Gives `std` and `precisions`, which are computed when they are first asked for.
     std
         Dict from site to scalar: the standard deviation of the tempered prior (root mean square
         over the site's elements; times sqrt(T) where T divides the prior), the natural unit of
@@ -50,10 +52,19 @@ class Prior(NamedTuple):
     """
 
     draw: Callable[..., Values]
-    std: dict[str, Array]
-    precisions: dict[str, Precision]
+    summary: Callable[[], PriorSummary]
     open_scale: OpenScale | None = None
     scale: Any = None
+
+    @property
+    def std(self) -> dict[str, Array]:
+        """Give the standard deviations, see above."""
+        return self.summary().std
+
+    @property
+    def precisions(self) -> dict[str, Precision]:
+        """Give the priors of precisions, see above."""
+        return self.summary().precisions
 
 
 class Density(NamedTuple):
@@ -158,6 +169,8 @@ class Sites(NamedTuple):
 
     Attributes
     ----------
+    names
+        Of the sites of a position.
     num_weights
         Unconstrained dimensions.
     value_shapes
@@ -180,6 +193,7 @@ class Sites(NamedTuple):
         of the sites of the model, whose values `constrain` gives all the same.
     """
 
+    names: tuple[str, ...]
     num_weights: int
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
     points: tuple[str, ...]
@@ -327,9 +341,8 @@ class Posterior(NamedTuple):
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
-        sizes = (
-            f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior.std)} sites"
-        )
+        names = self.sites.names
+        sizes = f"{self.num_rows} rows, {self.num_weights} parameters in {len(names)} sites"
         sizes += f", {len(self.sites.points)} of them points" if self.sites.points else ""
         sizes += "" if self.prior.open_scale is None else ", a prior scale to be found"
         if self.sites.subspace is not None:

@@ -152,7 +152,6 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     temperature, tempered, precision = options.temperature, options.tempered, options.precision
     if held:
         model = Partial(with_points_held, dict(held), model)
-    stds, precisions = prior_summary(model, data)
     shapes = {site: leaf for site, leaf in given.sites.latent.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, options.microbatch, options.automatic))
@@ -221,7 +220,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         predictive=predictive,
         check=partial(_check, terms, given),
         density=density,
-        prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
+        prior=Prior(draw, prior_summary(model, data, widening)),
         rows=TrainingRows(
             data=given.rows.data,
             num=given.rows.num,
@@ -234,6 +233,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
             targets=given.rows.targets,
         ),
         sites=Sites(
+            names=tuple(shapes),
             num_weights=sum(leaf.size for leaf in shapes.values()),
             value_shapes=cache(partial(_value_shapes, constrain, shapes)),
             points=() if held else tuple(given.sites.latent.points),

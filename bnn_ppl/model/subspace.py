@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bnn_ppl.model.posterior import Posterior, Prior, Subspace
+from bnn_ppl.model.prior.prior_summary import PriorSummary
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.model.trace import Array, Batch, Position, Terms, Values
 
@@ -107,6 +108,9 @@ def _restricted(
         sites = {site: values[site] for site in plane.centre}
         return {SITE: plane.projected(whole.unconstrain(sites, data))}
 
+    def summary() -> PriorSummary:
+        return PriorSummary({SITE: _prior_std(whole, plane, prior_std)}, {})
+
     return whole._replace(
         init=init,
         log_likelihood=lambda position, batch: terms(position, batch).log_likelihood,
@@ -115,8 +119,8 @@ def _restricted(
         constrain=constrain,
         unconstrain=unconstrain,
         check=lambda position: whole.check(plane.at(position[SITE])),
-        prior=Prior(draw, {SITE: _prior_std(whole, plane, prior_std)}, {}, scale=whole.prior.scale),
-        sites=whole.sites._replace(num_weights=rank, subspace=subspace),
+        prior=Prior(draw, summary, scale=whole.prior.scale),
+        sites=whole.sites._replace(names=(SITE,), num_weights=rank, subspace=subspace),
         recipe=None,
     )
 

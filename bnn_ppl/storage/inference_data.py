@@ -165,7 +165,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
 
 def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
     """Give arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
-    found = draws_of(draws, list(posterior.whole.prior.std))
+    found = draws_of(draws, list(posterior.whole.sites.names))
     for site, shape in posterior.sites.value_shapes().items():
         if found[site].shape[2:] != shape:
             raise ValueError(

@@ -75,7 +75,7 @@ def statistics_to_store(posterior: Posterior, draws: Any) -> dict[str, np.ndarra
     Nor if there are none to take.
     """
     statistics = posterior.rows.batch_statistics
-    if statistics is None or set(posterior.whole.prior.std) - set(draws["posterior"]):
+    if statistics is None or set(posterior.whole.sites.names) - set(draws["posterior"]):
         return {}
     found = sites_to_predict(posterior, draws)
     return {name: found[name].values for layer in statistics.layers for name in names_of(layer)}

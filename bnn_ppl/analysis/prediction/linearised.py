@@ -125,7 +125,7 @@ def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
     draws = sites_of(posterior, given)
     num_chains, num_draws = next(iter(draws.values())).shape[:2]
     if has_centres(posterior, given):
-        locs = {site: np.asarray(given["fitted"][f"{site}.loc"]) for site in posterior.prior.std}
+        locs = {site: np.asarray(given["fitted"][f"{site}.loc"]) for site in posterior.sites.names}
         return [
             posterior.constrain({site: jnp.asarray(loc[chain]) for site, loc in locs.items()})
             for chain in range(num_chains)
@@ -142,7 +142,7 @@ def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
 def has_centres(posterior: Posterior, draws: Any) -> bool:
     """Whether draws hold the mean of a fitted distribution for each site of a posterior."""
     return "fitted" in draws and all(
-        f"{site}.loc" in draws["fitted"] for site in posterior.whole.prior.std
+        f"{site}.loc" in draws["fitted"] for site in posterior.whole.sites.names
     )
 
 

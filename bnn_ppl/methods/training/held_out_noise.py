@@ -45,7 +45,7 @@ NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 
 def noise_sites(posterior: Posterior) -> set[str]:
     """Give the names of noise sites, such as that of `models.regressor`."""
-    return {site for site in posterior.prior.std if "noise" in site}
+    return {site for site in posterior.sites.names if "noise" in site}
 
 
 def share_held_out(posterior: Posterior) -> float:

@@ -33,10 +33,26 @@ def sample_precision(site: str, gamma: dist.Gamma, governs: str) -> Array:
     return numpyro.sample(site, gamma, infer={_PRECISION_OF: governs})
 
 
-def prior_summary(model: Callable, data: Data) -> tuple[dict[str, Array], dict[str, Precision]]:
-    """Give the prior's standard deviation by site, and the learnt precisions by site.
+class PriorSummary(NamedTuple):
+    """What is read off a prior.
 
-    Scales that are themselves sampled stand at their median.
+    Attributes
+    ----------
+    std
+        Standard deviation by site; scales that are themselves sampled stand at their median.
+    precisions
+        The learnt precisions by site.
+    """
+
+    std: dict[str, Array]
+    precisions: dict[str, Precision]
+
+
+def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], PriorSummary]:
+    """Make a function that reads off the prior when it is called, once.
+
+    Standard deviations are times `widening`. Many methods never ask, and the program takes a second
+    to compile.
     """
     numbers, with_numbers = numbers_of(model)
 
@@ -44,7 +60,7 @@ def prior_summary(model: Callable, data: Data) -> tuple[dict[str, Array], dict[s
         sites = latent_sites(
             traced(with_numbers(numbers), *data, key, substitute_fn=init_to_median())
         )
-        stds = {site["name"]: _site_std(site["fn"]) for site in sites}
+        stds = {site["name"]: widening * _site_std(site["fn"]) for site in sites}
         learnt = [site for site in sites if _PRECISION_OF in site["infer"]]
         gammas = {
             (site["name"], site["infer"][_PRECISION_OF]): (gamma.concentration, gamma.rate)
@@ -53,8 +69,21 @@ def prior_summary(model: Callable, data: Data) -> tuple[dict[str, Array], dict[s
         return stds, gammas
 
     compile_it = compiled_once if numbers else jax.jit  # which also works within a program
-    stds, gammas = compile_it(summary)(numbers, data, jax.random.key(0))
-    return stds, {site: Precision(governs, *gamma) for (site, governs), gamma in gammas.items()}
+    program = compile_it(summary)
+    found: list[PriorSummary] = []
+
+    def read_off() -> PriorSummary:
+        if found:
+            return found[0]
+        stds, gammas = program(numbers, data, jax.random.key(0))
+        learnt = {site: Precision(governs, *gamma) for (site, governs), gamma in gammas.items()}
+        summary = PriorSummary(stds, learnt)
+        # What is traced may not leave the program that it is read off in.
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(summary)):
+            found.append(summary)
+        return summary
+
+    return read_off
 
 
 def _site_std(prior: dist.Distribution) -> Array:
