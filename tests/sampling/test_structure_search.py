@@ -1,6 +1,7 @@
 """The structure of a network, by held-out rows."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -66,6 +67,17 @@ def test_without_time_the_first_network_is_taken():
     choice = choose((X, X[:, 0]), WIDTHS, ["learnt"], max_minutes=1e-9)
     assert choice.best.hidden == (1,)
     assert choice.in_words() == "1, for want of time to compare"
+
+
+@pytest.mark.parametrize(("seconds", "order"), [(100.0, "ht"), (3.5, "th")])
+def test_where_time_is_short_the_noise_is_tried_before_wider_networks(monkeypatch, seconds, order):
+    clock = iter(range(100))
+    monkeypatch.setattr(structure, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(structure.Search, "seconds_left", lambda _: seconds)
+    monkeypatch.setattr(structure._Climb, "_log_scores", lambda *_: np.zeros(9) + next(clock))
+    choice = choose((X, NOISE), [(1,), (2,), (3,)], structure.NOISES)
+    last = ["1", "2", "2 heteroscedastic"] if order == "ht" else ["1", "1 heteroscedastic"]
+    assert list(choice.scores)[: len(last)] == last
 
 
 CHOSEN = structure.Choice(Structure((3,), "heteroscedastic"), {"3": 0.0}, {})
