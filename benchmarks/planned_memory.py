@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
+        stored.compile_as_on_a_new_machine()
         what, case = args.child
         print(WHAT[what](*CASES[case]()))
         return

@@ -151,6 +151,15 @@ def masked(x, y=None):
         numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
 
 
+@program((X, np.where(np.isnan(MISSING), MISSING, CLASS + (X[:, 1] > 0))))
+def masked_classes(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    mask = True if y is None else ~jnp.isnan(y)
+    label = None if y is None else jnp.where(mask, y, 0).astype(int)
+    with numpyro.plate("data", len(x)), numpyro.handlers.mask(mask=mask):
+        numpyro.sample("y", dist.Categorical(logits=x @ w), obs=label)
+
+
 @program((X, MISSING), masked)
 def obs_mask(x, y=None):
     w = weights()

@@ -153,6 +153,22 @@ def test_missing_targets_count_for_nothing(name):
     assert found["rmse"] == pytest.approx(expected["rmse"]) and np.isfinite(found).all()
 
 
+@pytest.mark.usefixtures("verdicts")
+def test_classes_that_are_missing_in_part_count_for_nothing():
+    posterior, (x, y) = conditioned("masked_classes"), PROGRAMS["masked_classes"].data
+    draws = few_draws(posterior, num_chains=2)
+    assert "nan" not in draws.attrs["verdict"] and "not judged" not in draws.attrs["verdict"]
+    prediction, known = bnn.predict(posterior, draws, (x, y)), ~np.isnan(y)
+    whole = bnn.predict(posterior, draws, (x[known], y[known].astype(int)))
+    np.testing.assert_allclose(prediction["log_prob"][known], whole["log_prob"], rtol=1e-5)
+    np.testing.assert_allclose(prediction["log_prob"][~known], 0.0, atol=1e-6)
+    found = bnn.metrics.summary(prediction, y, digits=None)
+    expected = bnn.metrics.summary(whole, y[known].astype(int), digits=None)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    drawn = bnn.predictive_draws(jax.random.key(0), posterior, draws, (x, y))
+    assert np.isfinite(drawn["log_likelihood"]["y"]).all()
+
+
 def test_missing_targets_without_a_mask_are_refused():
     with pytest.raises(ValueError, match=r"got NaN in 5 of 24 rows of y .*handlers\.mask"):
         bnn.condition(PROGRAMS["linear"].model, (X, MISSING))

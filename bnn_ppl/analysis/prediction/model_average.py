@@ -23,7 +23,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.missing_targets import uncensored
+from bnn_ppl.model.program.missing_targets import log_prob_of, uncensored
 
 if TYPE_CHECKING:
     import xarray
@@ -115,7 +115,7 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
         mean=center,
         spread=jnp.zeros_like(center),
         variance=variance,
-        log_prob=no_y if y is None else jnp.log(weight) + predictive.log_prob(y),
+        log_prob=no_y if y is None else jnp.log(weight) + log_prob_of(predictive, y),
         entropy=entropy_of_outputs(predictive, variance.shape),
         pit=jax.tree.map(lambda end: jnp.broadcast_to(end, variance.shape), ends),
     )

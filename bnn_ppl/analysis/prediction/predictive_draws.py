@@ -22,6 +22,7 @@ from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import log_prob_of
 from bnn_ppl.model.rows.checks import rows_to_predict, rows_to_score
 from bnn_ppl.storage.inference_data import with_groups
 
@@ -113,7 +114,7 @@ def _drawn(
         drawn = {"drawn": distribution.sample(jax.random.fold_in(key, number))}
         if y is None:
             return drawn
-        log_prob = distribution.log_prob(y)
+        log_prob = log_prob_of(distribution, y)
         return drawn | {"log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1)}
 
     numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))

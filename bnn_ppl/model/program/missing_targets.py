@@ -20,6 +20,8 @@ _OUTER = (
 )
 _CENSORED = dist.LeftCensoredDistribution | dist.RightCensoredDistribution
 
+_CLASSES = dist.CategoricalLogits | dist.CategoricalProbs
+
 
 def any_missing(y: Any) -> bool:
     """Whether a number of y is missing."""
@@ -42,12 +44,20 @@ def check_missing(model: Callable, data: Data) -> None:
         )
 
 
+def log_prob_of(distribution: Any, y: Array) -> Array:
+    """Give the log density of y; classes may be floats, as those that are missing in part are."""
+    classes = isinstance(uncensored(distribution), _CLASSES)
+    if classes and jnp.issubdtype(y.dtype, jnp.floating):
+        y = jnp.where(jnp.isnan(y), 0, y).astype(int)
+    return distribution.log_prob(y)
+
+
 def log_prob_of_known(distribution: Any, y: Array) -> Array:
     """Give the log density of y, 0 where it is missing."""
     if y.dtype.kind != "f":
         return distribution.log_prob(y)
     missing = jnp.isnan(y)
-    log_prob = distribution.log_prob(jnp.where(missing, 0.0, y))
+    log_prob = log_prob_of(distribution, jnp.where(missing, 0.0, y))
     axes = tuple(range(log_prob.ndim, y.ndim))  # of an event
     return jnp.where(missing.any(axes), 0.0, log_prob)
 
