@@ -392,6 +392,22 @@ def chain_programs() -> str:
     return markdown([head, *body])
 
 
+def planned_memory() -> str:
+    """Give a row a run: the peak memory that was planned, that of the run and of a bare loop."""
+    rows = pandas.read_csv(STORED / "planned_memory.csv")
+    head = ["run", "planned, MB", "run, MB", "planned over run", "bare loop, MB"]
+    body = [
+        [
+            row["case"].replace("_", " "),
+            *(f"{row[name]:.0f}" for name in ("planned_mb", "run_mb")),
+            f"{row['planned_mb'] / row['run_mb']:.2f}",
+            f"{row['bare_mb']:.0f}",
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def acquisition() -> str:
     """Give a row a data set and rule: the mean error by the number of labelled rows."""
     rows = pandas.read_csv(STORED / "acquisition.csv")
@@ -446,6 +462,14 @@ MADE = {
     ),
     "machines/chain_programs": Made(
         chain_programs, "chain_programs.csv", "python benchmarks/chain_programs.py"
+    ),
+    "machines/planned_memory": Made(
+        planned_memory, "planned_memory.csv", "python benchmarks/planned_memory.py"
+    ),
+    "acquisition": Made(
+        acquisition,
+        "acquisition.csv",
+        "python benchmarks/acquisition.py --data-dir ../data",
     ),
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
