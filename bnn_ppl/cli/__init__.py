@@ -11,7 +11,7 @@ from importlib import import_module
 
 from bnn_ppl import __version__
 from bnn_ppl.cli import help_cache
-from bnn_ppl.cli.words import check_words, help_text
+from bnn_ppl.cli.words import as_named, check_words, help_text
 from bnn_ppl.runtime.import_interrupts import INTERRUPTED
 
 
@@ -33,8 +33,10 @@ def main(argv: list[str] | None = None) -> None:
             print(f"bnn-ppl {__version__}", flush=True)
             return
         check_words(given)
+        given = as_named(given)
         if repeated:
             check_words(["run", *repeated])
+            repeated = as_named(["run", *repeated])[1:]
         if not help_cache.asks(given):
             _follow(given, repeated)
         elif (text := help_cache.known(given)) is not None:

@@ -102,6 +102,18 @@ def check_words(arguments: Sequence[str]) -> None:
     _check_options(others, options(command, method), " ".join(filter(None, (command, method))))
 
 
+def as_named(arguments: list[str]) -> list[str]:
+    """Give the method its name where it is typed with hyphens, as options are."""
+    command, *others = arguments
+    if command not in ("run", "plan"):
+        return arguments
+    method = first_positional(others, _flags(options(command)))
+    if method is None or method in methods():
+        return arguments
+    at = 1 + others.index(method)
+    return [*arguments[:at], method.replace("-", "_"), *arguments[at + 1 :]]
+
+
 def _check_word(what: str, word: str, names: list[str]) -> None:
     if word.replace("_", "-") not in [name.replace("_", "-") for name in names]:
         close = hint(word, names)

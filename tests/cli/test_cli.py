@@ -732,6 +732,15 @@ def test_bare_it_shows_the_help_and_ends_as_a_usage_error_does(capsys):
     assert shown.err.startswith("usage: bnn-ppl") and "Sample a network's posterior" in shown.err
 
 
+def test_a_method_may_be_typed_with_hyphens(capsys):
+    given = ["run", "--seed", "3", "mc-dropout", "--folder", "mc-dropout"]
+    assert known.as_named(given) == [*given[:3], "mc_dropout", *given[4:]]
+    assert known.as_named(["label-noise", "mc-dropout"]) == ["label-noise", "mc-dropout"]
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "mc-dropout", "--rate", "2", "--num-draws", "1"])
+    assert "got rate=2.0" in capsys.readouterr().err
+
+
 def test_the_version(capsys):
     cli.main(["--version"])
     assert capsys.readouterr().out == f"bnn-ppl {bnn.__version__}\n"
