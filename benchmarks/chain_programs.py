@@ -88,7 +88,7 @@ PROBLEMS = {"yacht": yacht, "mnist": mnist, "resnet20": resnet20}
 
 
 def ours(posterior: bnn.Posterior, density: Callable, num_chains: int) -> jax.stages.Lowered:
-    """Lower the program of draws that `run` would compile for an accelerator."""
+    """Lower the program of draws with chains side by side, as an accelerator would have them."""
     method = bnn.hmc(posterior, max_num_steps=MOST_STEPS)
     length = RunSpec(num_chains=num_chains).length(posterior, method)
     setup = setup_of_shapes(posterior, method, length, chain_mesh(num_chains))
@@ -106,17 +106,17 @@ def bare(posterior: bnn.Posterior, density: Callable, num_chains: int) -> jax.st
         each = jax.random.split(keys[0], len(leaves))
         drawn = [jax.random.normal(k, leaf.shape) for k, leaf in zip(each, leaves, strict=True)]
         first = jax.tree.unflatten(structure, drawn)
-        both = jax.value_and_grad(partial(density, batch=data))
+        both = jax.jit(jax.value_and_grad(partial(density, batch=data)))
 
         def leapfrog(_: Any, moving: tuple) -> tuple:  # of a momentum half a step ahead
-            position, momentum, *_ = moving
+            position, momentum = moving
             position = moved(position, step_size, momentum)
-            lp, gradient = both(position)
-            return position, moved(momentum, step_size, gradient), lp, gradient
+            return position, moved(momentum, step_size, both(position)[1])
 
         num_steps = jax.random.randint(keys[1], (), 1, MOST_STEPS)
-        moving = position, moved(first, step_size / 2, gradient), lp, gradient
-        new, momentum, new_lp, new_gradient = jax.lax.fori_loop(0, num_steps, leapfrog, moving)
+        moving = position, moved(first, step_size / 2, gradient)
+        new, momentum = jax.lax.fori_loop(0, num_steps, leapfrog, moving)
+        new_lp, new_gradient = both(new)
         momentum = moved(momentum, -step_size / 2, new_gradient)
         change = new_lp - energy(momentum) - lp + energy(first)
         accepted = jnp.log(jax.random.uniform(keys[2])) < change
@@ -160,7 +160,9 @@ def measured(lowered: jax.stages.Lowered) -> dict[str, Any]:
 _OPERATION = re.compile(r" = .*?[\])}] ([a-z][\w\-]*)\(")
 _BODY = re.compile(r"body=%?([\w.\-]+)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"(?:to_apply|calls|branch_computations|\w+_computation)=\{?([^}=]+?)[},]")
+_BRANCHES = re.compile(
+    r"(?:to_apply|calls|branch_computations|\w+_computation)=(?:\{([^}]*)\}|%?([\w.\-]+))"
+)
 _PRODUCT = re.compile(r"dot_general|conv_general_dilated")  # by the name in JAX, fused or not
 # What runs nothing of its own: it names values.
 _NAMES = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
@@ -181,8 +183,9 @@ def kernels_by_loop(text: str) -> list[list[str]]:
                 if kind == "while":
                     waiting.append([*_BODY.findall(line), *_CONDITION.findall(line)])
                 elif kind in ("call", "conditional"):
-                    for names in _BRANCHES.findall(line):
-                        inside += [name.strip().lstrip("%") for name in names.split(",")]
+                    for several, one in _BRANCHES.findall(line):
+                        names = several.split(",") if several else [one]
+                        inside += [name.strip().lstrip("%") for name in names]
                 elif kind not in _NAMES:
                     kernels.append(line)
         found.append(kernels)

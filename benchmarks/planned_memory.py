@@ -5,8 +5,8 @@
 
 Each case is three fresh processes: one plans, one runs, and one takes steps of gradient ascent on
 the same log-density in a plain loop, on as many rows at a time. Peaks are the largest resident
-memory of the process, with the import of JAX, compiling and the data; each case is a row of
-benchmarks/stored/planned_memory.csv, and what is there is not run again.
+memory of the process, with the imports, the data and compiling (nothing is kept from before). Each
+case is a row of benchmarks/stored/planned_memory.csv, and what is there is not run again.
 """
 
 import argparse

@@ -52,7 +52,7 @@ def guide(
     fitted = draws["fitted"].isel(chain=chain)
     gaussians = {
         site: [jnp.asarray(fitted[f"{site}.{part}"].values) for part in ("loc", "scale")]
-        for site in posterior.prior.std
+        for site in posterior.sites.names
     }
     one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples)
 

@@ -107,11 +107,10 @@ def as_named(arguments: list[str]) -> list[str]:
     command, *others = arguments
     if command not in ("run", "plan"):
         return arguments
-    method = first_positional(others, _flags(options(command)))
-    if method is None or method in methods():
-        return arguments
-    at = 1 + others.index(method)
-    return [*arguments[:at], method.replace("-", "_"), *arguments[at + 1 :]]
+    at = place_of_first(others, _flags(options(command)))
+    if at is not None:
+        others[at] = others[at].replace("-", "_")
+    return [command, *others]
 
 
 def _check_word(what: str, word: str, names: list[str]) -> None:
@@ -139,7 +138,13 @@ def _flags(known: dict[str, str]) -> set[str]:
 
 
 def first_positional(arguments: Sequence[str], flags: set[str]) -> str | None:
-    """Give the first word that is neither an option nor the value of one, if there is one.
+    """Give the first word that is neither an option nor the value of one, if there is one."""
+    place = place_of_first(arguments, flags)
+    return None if place is None else arguments[place]
+
+
+def place_of_first(arguments: Sequence[str], flags: set[str]) -> int | None:
+    """Give the place of that word.
 
     After the first value of an option, numbers and name=value are taken for further ones.
     """
@@ -151,7 +156,7 @@ def first_positional(arguments: Sequence[str], flags: set[str]) -> str | None:
         elif taken:
             taken = False
         elif not (place and (_NUMBER.fullmatch(word) or "=" in word)):
-            return word
+            return place
     return None
 
 

@@ -339,6 +339,14 @@ class Posterior(NamedTuple):
         """The value of each point site that is held."""
         return self.sites.held
 
+    def with_prior_read(self) -> "Posterior":
+        """Read `prior.std` and `prior.precisions` here, for a method whose steps use them.
+
+        In a program that would otherwise be done in each step.
+        """
+        found = self.prior.summary()
+        return self._replace(prior=self.prior._replace(summary=lambda: found))
+
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         names = self.sites.names

@@ -64,7 +64,6 @@ def searches(monkeypatch):
     return made
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("model", [of_package, pytest.param(of_user, marks=pytest.mark.thorough)])
 def test_a_run_is_that_at_the_scale_it_finds_and_searches_once(model, searches, capsys):
     opened = bnn.condition(model(bnn.priors.fan_in()), (X, Y), temperature=0.5)

@@ -189,8 +189,7 @@ def test_a_censored_time_has_the_law_of_the_time_itself():
     np.testing.assert_allclose(prediction.log_prob, np.log(densities.mean(0)), rtol=1e-3)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["poisson", "zero_inflated", "binomial", "ordinal"])
+@quick_first("name", ["poisson", "zero_inflated", "binomial", "ordinal"])
 def test_quantiles_of_counts_are_the_least_that_reach_the_probability(name):
     posterior = conditioned(name)
     draws = few_draws(posterior)

@@ -333,7 +333,6 @@ def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
         short(posterior)
 
 
-@pytest.mark.thorough
 def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
     whole = short(posterior)
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
@@ -520,7 +519,6 @@ def traced_steps(posterior):
     return method._replace(step=step), traced
 
 
-@pytest.mark.thorough
 def test_a_step_is_traced_once_for_its_shapes_and_its_loop(posterior):
     method, traced = traced_steps(posterior)
     short(posterior, method)

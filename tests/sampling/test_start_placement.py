@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh
+from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines import devices
@@ -44,8 +45,7 @@ def prepared_on(posterior, shape, method=bnn.hmc):
     return prepare(key, posterior, method(posterior), lengths, RunSpec(mesh=mesh))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("make", [network, wide_prior])
+@quick_first("make", [network, wide_prior])
 def test_no_device_is_sent_all_rows(make, monkeypatch):
     posterior, sent = make(), []
     put = devices._put

@@ -74,7 +74,9 @@ def test_where_time_is_short_the_noise_is_tried_before_wider_networks(monkeypatc
     clock = iter(range(100))
     monkeypatch.setattr(structure, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     monkeypatch.setattr(structure.Search, "seconds_left", lambda _: seconds)
-    monkeypatch.setattr(structure._Climb, "_log_scores", lambda *_: np.zeros(9) + next(clock))
+    monkeypatch.setattr(
+        structure._Climb, "_log_scores", lambda *_: (np.zeros(9) + next(clock), 0.0)
+    )
     choice = choose((X, NOISE), [(1,), (2,), (3,)], structure.NOISES)
     last = ["1", "2", "2 heteroscedastic"] if order == "ht" else ["1", "1 heteroscedastic"]
     assert list(choice.scores)[: len(last)] == last

@@ -187,7 +187,7 @@ def _target(found: "xarray.Dataset") -> Target:
 def _as_draws(student: Posterior, found: Trained, draws: Any) -> "arviz.InferenceData":
     """Give the values that training has found, as a chain of one draw."""
     own_values, total = student.constrain(found.position), weights_of(draws).size
-    values = {site: np.asarray(own_values[site])[None, None] for site in student.whole.prior.std}
+    values = {site: np.asarray(own_values[site])[None, None] for site in student.whole.sites.names}
     y = student.rows.examples[1]
     attrs = {name: draws.attrs[name] for name in _KEPT if name in draws.attrs}
     attrs |= {"method": "distil", "draws_from": "point", "num_draws": 1, "thin": 0}

@@ -38,6 +38,8 @@ def elliptical_slice(posterior: Posterior) -> Method:
     """
     from blackjax.mcmc import elliptical_slice as kernels
 
+    posterior = posterior.with_prior_read()
+
     def standardised(position: Position) -> Position:
         return {site: w / posterior.prior.std[site] for site, w in position.items()}
 

@@ -69,6 +69,7 @@ def langevin(
     _check(step_size, dynamics, preconditioner)
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
+        posterior = posterior.with_prior_read()
 
     # If only the noise needs a key, it gets the step's own: for 400 weights a split takes a
     # noticeable part of the step.

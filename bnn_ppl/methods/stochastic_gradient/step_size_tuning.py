@@ -120,6 +120,7 @@ def tuned(
     most_thin
         The most steps from one draw to the next on small data.
     """
+    posterior = posterior.with_prior_read()
     move, highest = kernel.move, kernel.highest
     if highest is None:
         highest = _highest_temperature(posterior.num_weights)

@@ -123,6 +123,7 @@ def parallel_tempering(
     check_share("target_acceptance", target_acceptance)
     check_no_factors(posterior, "parallel_tempering")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
+    posterior = posterior.with_prior_read()
     step = partial(_stepped, posterior, max_num_steps)
 
     def draw(key: Array, state: Replicas) -> Tree:

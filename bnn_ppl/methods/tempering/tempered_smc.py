@@ -139,6 +139,7 @@ def tempered_smc(
     check_share("target_acceptance", target_acceptance)
     check_no_factors(posterior, "tempered_smc")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
+    posterior = posterior.with_prior_read()
     options = SmcOptions(num_particles, target_ess, target_acceptance, max_num_steps)
 
     def draw(key: Array, state: Population) -> Tree:

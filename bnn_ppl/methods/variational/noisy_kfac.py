@@ -168,6 +168,7 @@ def noisy_kfac(
         convolutional layer, or one twice; if the likelihood has no exact expectation
         (``"gauss_newton"``).
     """
+    posterior = posterior.with_prior_read()
     training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
     check_positive("init_std", init_std)
     check_count("decompose_every", decompose_every)

@@ -125,6 +125,7 @@ def vogn(
     ValueError
         If a number is out of range, or the network calls a layer twice.
     """
+    posterior = posterior.with_prior_read()
     options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
     fit = NaturalGradient(posterior, *options)
     _check_width(init_std)

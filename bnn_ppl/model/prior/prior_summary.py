@@ -1,6 +1,7 @@
 """What samplers use of the prior: the scale of each site, and the precisions it learns."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import jax
@@ -49,11 +50,13 @@ class PriorSummary(NamedTuple):
 
 
 def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], PriorSummary]:
-    """Make a function that reads off the prior when it is called, once.
+    """Make a function that reads off the prior when it is called.
 
     Standard deviations are times `widening`. Many methods never ask, and the program takes a second
-    to compile.
+    to compile. What is read is kept, but not of a model that is made within a program.
     """
+    within = isinstance(jnp.zeros(()), jax.core.Tracer)
+    double = jnp.result_type(float) == jnp.float64
     numbers, with_numbers = numbers_of(model)
 
     def summary(numbers: list, data: Data, key: Array) -> tuple[dict, dict]:
@@ -68,20 +71,20 @@ def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], 
         }
         return stds, gammas
 
-    compile_it = compiled_once if numbers else jax.jit  # which also works within a program
-    program = compile_it(summary)
+    program = compiled_once(summary) if numbers and not within else jax.jit(summary)
     found: list[PriorSummary] = []
 
     def read_off() -> PriorSummary:
         if found:
             return found[0]
-        stds, gammas = program(numbers, data, jax.random.key(0))
+        # A program that asks is given numbers, as one that is made with them.
+        now = nullcontext() if within else jax.ensure_compile_time_eval()
+        with jax.enable_x64(double), now:
+            stds, gammas = program(numbers, data, jax.random.key(0))
         learnt = {site: Precision(governs, *gamma) for (site, governs), gamma in gammas.items()}
-        summary = PriorSummary(stds, learnt)
-        # What is traced may not leave the program that it is read off in.
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(summary)):
-            found.append(summary)
-        return summary
+        if not within:  # what is traced may not leave its program
+            found.append(PriorSummary(stds, learnt))
+        return PriorSummary(stds, learnt)
 
     return read_off
 

@@ -46,10 +46,16 @@ def check_missing(model: Callable, data: Data) -> None:
 
 def log_prob_of(distribution: Any, y: Array) -> Array:
     """Give the log density of y; classes may be floats, as those that are missing in part are."""
-    classes = isinstance(uncensored(distribution), _CLASSES)
-    if classes and jnp.issubdtype(y.dtype, jnp.floating):
-        y = jnp.where(jnp.isnan(y), 0, y).astype(int)
-    return distribution.log_prob(y)
+    inner, masked = distribution, False
+    while isinstance(inner, _OUTER):
+        masked |= isinstance(inner, dist.MaskedDistribution)
+        inner = inner.base_dist
+    if not isinstance(inner, _CLASSES) or not jnp.issubdtype(y.dtype, jnp.floating):
+        return distribution.log_prob(y)
+    missing = jnp.isnan(y)
+    log_prob = distribution.log_prob(jnp.where(missing, 0, y).astype(int))
+    unknown = missing.any(tuple(range(log_prob.ndim, y.ndim)))
+    return log_prob if masked else jnp.where(unknown, jnp.nan, log_prob)
 
 
 def log_prob_of_known(distribution: Any, y: Array) -> Array:

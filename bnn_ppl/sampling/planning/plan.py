@@ -59,8 +59,8 @@ class Plan(NamedTuple):
     memory_a_device, memory_limit
         Bytes that the compiled program needs, and bytes available (None if unknown).
     process_memory
-        Bytes of the host's memory that a process with this run takes at most, JAX and compiling
-        included: what this one has taken, and the draws twice. None if unknown.
+        Bytes of the host's memory that a process with this run takes, about: the most that this
+        one has taken, compiling included, and the draws twice. None if unknown.
     disk
         Bytes of a run's folder: all draws, and the samplers' state.
     trial_steps

@@ -90,7 +90,7 @@ def choose_structure(
 ) -> Choice:
     """Try a wider network, then the other noise, then still wider ones, as long as it gains.
 
-    Where time is short, the other noise comes first: it can gain most.
+    Where there is time for one or two fits alone, the other noise comes first.
 
     Two networks of each structure are fitted by :func:`bnn_ppl.descent` to two thirds of the rows
     (of at most 5,000); the log score of their mixture on the others is to gain more than its
@@ -124,7 +124,7 @@ def choose_structure(
     if climb.tries():
         wider = [{"hidden": hidden} for hidden in widths[1:]]
         noisier = [{"noise": noise} for noise in noises[1:]]
-        # Noise gains less where the mean does not fit yet.
+        # Noise gains less where the mean does not fit yet, but on some tables far more than width.
         first = wider[:1] + noisier if climb.has_time else noisier + wider[:1]
         climb.tries_all(*first, *wider[1:])
     choice = Choice(climb.best, climb.scores, climb.gains)
@@ -170,10 +170,11 @@ class _Climb:
             return False  # it would be cut short
         structure, began = self.best._replace(**change), time.monotonic()
         try:
-            by_row = self._log_scores(structure)
+            by_row, sampling_time = self._log_scores(structure)
         except TimeoutError:
             return False
-        self._longest = max(self._longest, time.monotonic() - began)
+        # A fit that was kept is read at once, but took its time.
+        self._longest = max(self._longest, time.monotonic() - began, sampling_time)
         self.scores[structure.name] = float(np.mean(by_row))
         if len(self.scores) > 1:
             gain, error = self.gains[structure.name] = _gain(by_row, self._of_best)
@@ -182,15 +183,17 @@ class _Climb:
         self.best, self._of_best = structure, by_row
         return True
 
-    def _log_scores(self, structure: Structure) -> np.ndarray:
-        """Give the log predictive density of each held-out row, of fits to the others."""
+    def _log_scores(self, structure: Structure) -> tuple[np.ndarray, float]:
+        """Give the log predictive density of each held-out row, and the seconds of the fits."""
         posterior = condition(self._model_with(structure), self._kept)
-        place = self._search.folder(structure.name.replace(" ", "-"))
+        name = f"{structure.name}-{_NUM_STEPS}".replace(" ", "-")
+        place = self._search.folder(name)
         options: dict[str, Any] = {"folder": place, "num_warmup": _NUM_STEPS}
         with self._search.told(structure.name):
             draws = self._search.run(self._key, posterior, descent(posterior), **options)
         prediction = predict(posterior, draws, self._held_out)
-        return -nll_by_row(prediction, self._held_out[1], 1.0)
+        by_row = -nll_by_row(prediction, self._held_out[1], 1.0)
+        return by_row, float(draws.attrs["sampling_time"])
 
 
 def _write_choice(folder: Path, choice: Choice, rows: str) -> None:
