@@ -339,14 +339,6 @@ class Posterior(NamedTuple):
         """The value of each point site that is held."""
         return self.sites.held
 
-    def with_prior_read(self) -> "Posterior":
-        """Read `prior.std` and `prior.precisions` here, for a method whose steps use them.
-
-        In a program that would otherwise be done in each step.
-        """
-        found = self.prior.summary()
-        return self._replace(prior=self.prior._replace(summary=lambda: found))
-
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         names = self.sites.names
@@ -357,3 +349,12 @@ class Posterior(NamedTuple):
             of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
         return f"Posterior({sizes}, T = {self.density.temperature:g})"
+
+
+def with_prior_read(posterior: Posterior) -> Posterior:
+    """Read `prior.std` and `prior.precisions` here, for a method whose steps use them.
+
+    In a program that would otherwise be done in each step.
+    """
+    found = posterior.prior.summary()
+    return posterior._replace(prior=posterior.prior._replace(summary=lambda: found))

@@ -6,7 +6,7 @@ from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.defaults import EXACT, SAMPLED
 from bnn_ppl.methods.method import Method, describe, step_info
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.model.trace import Array, Batch, Position
 
 
@@ -38,7 +38,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
     """
     from blackjax.mcmc import elliptical_slice as kernels
 
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
 
     def standardised(position: Position) -> Position:
         return {site: w / posterior.prior.std[site] for site, w in position.items()}

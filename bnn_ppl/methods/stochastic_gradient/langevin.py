@@ -22,7 +22,7 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     slowed_gradient,
     tuned,
 )
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
 
@@ -69,7 +69,7 @@ def langevin(
     _check(step_size, dynamics, preconditioner)
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
-        posterior = posterior.with_prior_read()
+        posterior = with_prior_read(posterior)
 
     # If only the noise needs a key, it gets the step's own: for 400 weights a split takes a
     # noticeable part of the step.

@@ -13,7 +13,7 @@ from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.method import Counts, Method, draw_position
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.training.training_lengths import usual_batch_size
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.model.trace import likelihood_alone
 from bnn_ppl.runtime.compilation.branches import one_or_other, where_needed
 
@@ -120,7 +120,7 @@ def tuned(
     most_thin
         The most steps from one draw to the next on small data.
     """
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
     move, highest = kernel.move, kernel.highest
     if highest is None:
         highest = _highest_temperature(posterior.num_weights)

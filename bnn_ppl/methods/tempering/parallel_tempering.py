@@ -24,7 +24,7 @@ from bnn_ppl.methods.tempering.power_posterior import (
     of_all,
     squared_width,
 )
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
 
@@ -123,7 +123,7 @@ def parallel_tempering(
     check_share("target_acceptance", target_acceptance)
     check_no_factors(posterior, "parallel_tempering")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
     step = partial(_stepped, posterior, max_num_steps)
 
     def draw(key: Array, state: Replicas) -> Tree:

@@ -18,7 +18,7 @@ from bnn_ppl.methods.tempering.annealing import (
     walk_from_prior,
 )
 from bnn_ppl.methods.tempering.power_posterior import PowerKernel, drawn_num_steps, moved
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
 from bnn_ppl.runtime.compilation.branches import where_needed
@@ -139,7 +139,7 @@ def tempered_smc(
     check_share("target_acceptance", target_acceptance)
     check_no_factors(posterior, "tempered_smc")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
     options = SmcOptions(num_particles, target_ess, target_acceptance, max_num_steps)
 
     def draw(key: Array, state: Population) -> Tree:

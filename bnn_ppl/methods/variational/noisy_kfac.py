@@ -24,7 +24,7 @@ from bnn_ppl.methods.variational.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.runtime.checks import check_choice, check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
 
@@ -168,7 +168,7 @@ def noisy_kfac(
         convolutional layer, or one twice; if the likelihood has no exact expectation
         (``"gauss_newton"``).
     """
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
     training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
     check_positive("init_std", init_std)
     check_count("decompose_every", decompose_every)

@@ -20,7 +20,7 @@ from bnn_ppl.methods.variational.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, with_prior_read
 from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
@@ -125,7 +125,7 @@ def vogn(
     ValueError
         If a number is out of range, or the network calls a layer twice.
     """
-    posterior = posterior.with_prior_read()
+    posterior = with_prior_read(posterior)
     options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
     fit = NaturalGradient(posterior, *options)
     _check_width(init_std)
