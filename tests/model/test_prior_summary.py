@@ -52,10 +52,14 @@ def test_the_type_is_that_of_the_posterior_whoever_asks():
     assert {std.dtype for std in found.values()} == {jnp.float32.dtype}
 
 
-def test_methods_that_do_not_need_it_do_not_ask(monkeypatch):
+def test_nothing_is_compiled_for_methods_that_do_not_need_it(monkeypatch):
     asked = []
-    whole = prior_summary._site_std
-    monkeypatch.setattr(prior_summary, "_site_std", lambda fn: asked.append(fn) or whole(fn))
+
+    def compiled_once(function):
+        program = jax.jit(function)
+        return lambda *args: asked.append(args) or program(*args)
+
+    monkeypatch.setattr(prior_summary, "compiled_once", compiled_once)
     posterior = bnn.condition(of_package(0.7), (X, Y))
     method = bnn.descent(posterior, learning_rate=0.01)
     draws = bnn.run(jax.random.key(0), posterior, method, num_warmup=3, progress=False)
