@@ -1,5 +1,6 @@
 """Runs of peers: their environments, and runs without an answer."""
 
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -117,3 +118,10 @@ def test_the_message_of_pip_is_the_first_that_says_error(run):
     text = "WARNING: a mirror is away\n\nERROR: No matching distribution\nERROR: see the help\n"
     assert error_of(text) == "No matching distribution"
     assert error_of("Killed\n") == "Killed"
+
+
+def test_memory_is_measured_without_packages_that_a_peer_may_lack():
+    program = "import sys, memory; print(memory.peak_memory_mb(), 'jax' in sys.modules)"
+    told = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=BENCHMARKS)
+    peak, others = told.split(maxsplit=1)
+    assert 1 < float(peak) < 100 and others == "False\n"
