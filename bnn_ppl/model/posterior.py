@@ -170,7 +170,7 @@ class Sites(NamedTuple):
     Attributes
     ----------
     names
-        Of the sites of a position.
+        Names of the sites of a position.
     num_weights
         Unconstrained dimensions.
     value_shapes
@@ -352,9 +352,9 @@ class Posterior(NamedTuple):
 
 
 def with_prior_read(posterior: Posterior) -> Posterior:
-    """Read `prior.std` and `prior.precisions` here, for a method whose steps use them.
+    """Read `prior.std` and `prior.precisions` now, for a method whose steps use them.
 
-    In a program that would otherwise be done in each step.
+    Otherwise a program whose numbers are traced would compute them in each step.
     """
     found = posterior.prior.summary()
     return posterior._replace(prior=posterior.prior._replace(summary=lambda: found))

@@ -10,6 +10,8 @@ import numpy as np
 import pandas
 import pytest
 
+from bnn_ppl.runtime.machines.devices import peak_memory
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -125,3 +127,10 @@ def test_memory_is_measured_without_packages_that_a_peer_may_lack():
     told = subprocess.check_output([sys.executable, "-c", program], text=True, cwd=BENCHMARKS)
     peak, others = told.split(maxsplit=1)
     assert 1 < float(peak) < 100 and others == "False\n"
+
+
+def test_memory_is_what_the_package_says(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import memory
+
+    assert memory.peak_memory_mb() == pytest.approx(peak_memory() / 2**20, abs=5)

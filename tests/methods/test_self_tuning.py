@@ -640,6 +640,20 @@ def test_a_plan_counts_the_steps_of_the_methods_that_a_run_starts_from():
     assert found.gradients == 2 * (2 * warm_start.MOST_STEPS + 100 + 5 * 2)
 
 
+@pytest.mark.thorough
+def test_a_plan_adds_the_draws_twice_to_the_peak_of_this_process(monkeypatch):
+    posterior, _, _ = stiff()
+    plan = partial(bnn.plan, jax.random.key(0), posterior, trial_seconds=0.1, num_warmup=1)
+    whole = "bnn_ppl.sampling.planning.plan.peak_memory"
+    monkeypatch.setattr(whole, lambda: 300_000_000)
+    few, many = (plan(bnn.hmc(posterior, 0.1, 0.2), num_draws=count) for count in (10, 1_010))
+    more = many.disk - few.disk
+    assert more >= 1_000 * 3 * 4 and many.process_memory - few.process_memory == 2 * more
+    assert 0 < few.process_memory - 300_000_000 <= 2 * few.disk
+    monkeypatch.setattr(whole, lambda: None)
+    assert plan(bnn.hmc(posterior, 0.1, 0.2), num_draws=10).process_memory is None
+
+
 def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
     posterior, _, _ = stiff()
     method = bnn.swag(posterior)

@@ -299,6 +299,12 @@ def test_report_of_a_method_that_records_no_log_density(regression, draws):
     assert convergence.get_title("left").startswith("Convergence") and not trace.axison
 
 
+def test_what_was_chosen_is_the_last_line_above_the_panels(regression, draws):
+    figure = plots.report(draws, [1.01], [1.3], *regression, choice="64-64; log score ...")
+    lines = [text.get_text() for text in figure.texts if text is not figure._suptitle]
+    assert lines[-1] == "network 64-64; log score ..." and len(lines) == 2
+
+
 @pytest.mark.thorough
 def test_report_of_a_regression(regression, draws, tmp_path):
     prediction, y = regression

@@ -139,13 +139,13 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     def by_chain(values: np.ndarray) -> np.ndarray:
         return values.reshape(*weights.shape, *values.shape[1:])
 
-    of_kind = _as_classes if kind == "probs" else np.asarray
-    all_y = of_kind(np.asarray(posterior.rows.examples[1]))
+    to_compare = _as_classes if kind == "probs" else np.asarray
+    all_y = to_compare(posterior.rows.examples[1])
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights / weights.sum())
     return RowSample(
         x=x,
-        y=of_kind(np.asarray(y)),
+        y=to_compare(y),
         y_average=_average(all_y, row_weights, center.shape[-1] if kind == "probs" else None),
         row_weights=weights_seen,
         kind=kind,
@@ -183,8 +183,9 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     return -(-num_draws // chosen)
 
 
-def _as_classes(y: np.ndarray) -> np.ndarray:
-    """Give classes as integers, also where they are floats since some are missing."""
+def _as_classes(y: Any) -> np.ndarray:
+    """Give classes as integers, also where they are floats because some are missing."""
+    y = np.asarray(y)
     known = np.nan_to_num(y)
     return known.astype(int) if y.dtype.kind == "f" and not (known % 1).any() else y
 

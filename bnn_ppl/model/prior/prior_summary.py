@@ -52,8 +52,8 @@ class PriorSummary(NamedTuple):
 def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], PriorSummary]:
     """Make a function that reads off the prior when it is called.
 
-    Standard deviations are times `widening`. Many methods never ask, and the program takes a second
-    to compile. What is read is kept, but not of a model that is made within a program.
+    Standard deviations are multiplied by `widening`. Many methods never ask, and the program takes
+    a second to compile. The summary is kept, unless the model was made while a program is traced.
     """
     within = isinstance(jnp.zeros(()), jax.core.Tracer)
     double = jnp.result_type(float) == jnp.float64
@@ -77,7 +77,7 @@ def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], 
     def read_off() -> PriorSummary:
         if found:
             return found[0]
-        # A program that asks is given numbers, as one that is made with them.
+        # Also where a program that is being traced asks: to it these are constants.
         now = nullcontext() if within else jax.ensure_compile_time_eval()
         with jax.enable_x64(double), now:
             stds, gammas = program(numbers, data, jax.random.key(0))

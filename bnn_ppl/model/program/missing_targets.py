@@ -19,7 +19,6 @@ _OUTER = (
     | dist.RightCensoredDistribution
 )
 _CENSORED = dist.LeftCensoredDistribution | dist.RightCensoredDistribution
-
 _CLASSES = dist.CategoricalLogits | dist.CategoricalProbs
 
 
@@ -46,10 +45,7 @@ def check_missing(model: Callable, data: Data) -> None:
 
 def log_prob_of(distribution: Any, y: Array) -> Array:
     """Give the log density of y; classes may be floats, as those that are missing in part are."""
-    inner, masked = distribution, False
-    while isinstance(inner, _OUTER):
-        masked |= isinstance(inner, dist.MaskedDistribution)
-        inner = inner.base_dist
+    inner, masked = _unwrapped(distribution, dist.MaskedDistribution)
     if not isinstance(inner, _CLASSES) or not jnp.issubdtype(y.dtype, jnp.floating):
         return distribution.log_prob(y)
     missing = jnp.isnan(y)
@@ -68,12 +64,18 @@ def log_prob_of_known(distribution: Any, y: Array) -> Array:
     return jnp.where(missing.any(axes), 0.0, log_prob)
 
 
+def _unwrapped(distribution: Any, kinds: Any) -> tuple[Any, bool]:
+    """Give what other distributions are put around, and whether one of these is of such a kind."""
+    met = False
+    while isinstance(distribution, _OUTER):
+        met |= isinstance(distribution, kinds)
+        distribution = distribution.base_dist
+    return distribution, met
+
+
 def uncensored(predictive: dist.Distribution) -> dist.Distribution:
     """Give the distribution of y itself where that of its censored value is observed."""
-    inner, wrapped = predictive, False
-    while isinstance(inner, _OUTER):
-        wrapped |= isinstance(inner, _CENSORED | dist.MaskedDistribution)
-        inner = inner.base_dist
+    inner, wrapped = _unwrapped(predictive, _CENSORED | dist.MaskedDistribution)
     if not wrapped:
         return predictive
     inner = inner.expand(predictive.shape()[: len(predictive.shape()) - inner.event_dim])

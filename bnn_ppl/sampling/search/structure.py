@@ -29,7 +29,7 @@ NOISES = "learnt", "heteroscedastic"
 LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little
 _MOST_ROWS = 5_000  # of which a choice is made
 _NUM_STEPS = 4_000  # at 10,000, choices differ within their errors
-_FITS_WITH_TIME = 4.0  # as long as the first: the next structures take longer
+_NEXT_TWO = 4.0  # the time of the next two fits, over that of the first
 _MINUTES, _SHARE = 2.0, 3  # that a choice takes at most; of the minutes of a run, a third
 _CHOICE = "choice.json"  # in the folder of the fits
 _HELD_OUT = 3  # of so many rows one is held out
@@ -154,8 +154,8 @@ class _Climb:
 
     @property
     def has_time(self) -> bool:
-        """Whether there is time for some more fits."""
-        return self._search.seconds_left() > _FITS_WITH_TIME * self._longest
+        """Whether there is time for the next two fits."""
+        return self._search.seconds_left() > _NEXT_TWO * self._longest
 
     def tries_all(self, *changes: dict[str, Any]) -> None:
         """Change the best structure in this order; once a part does not gain, no more of it."""
@@ -186,7 +186,7 @@ class _Climb:
     def _log_scores(self, structure: Structure) -> tuple[np.ndarray, float]:
         """Give the log predictive density of each held-out row, and the seconds of the fits."""
         posterior = condition(self._model_with(structure), self._kept)
-        name = f"{structure.name}-{_NUM_STEPS}".replace(" ", "-")
+        name = f"{structure.name}-{_NUM_STEPS}".replace(" ", "-")  # another length is another run
         place = self._search.folder(name)
         options: dict[str, Any] = {"folder": place, "num_warmup": _NUM_STEPS}
         with self._search.told(structure.name):
