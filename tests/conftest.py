@@ -77,6 +77,12 @@ def quick_priors():
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_search_of_other_tests(monkeypatch):
+    """Let no test take what the search of another one has found."""
+    monkeypatch.setattr("bnn_ppl.sampling.search.search_cache._folder", lambda: None)
+
+
 @pytest.fixture
 def searched_priors(monkeypatch):
     """Search for the scale of a prior."""

@@ -14,9 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bnn_ppl.runtime.files import cache_folder, replace_file
+from bnn_ppl.runtime.files import cache_folder, package_state, replace_file
 
-_PACKAGE = Path(__file__).parent.parent
 _OF_TERMINALS = "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"
 
 
@@ -76,11 +75,9 @@ class _Copied:
 
 def _place(words: Sequence[str]) -> Path:
     """Name the file of a help text."""
-    files = sorted(_PACKAGE.rglob("*.py"))
-    source = [(str(file), (of := file.stat()).st_mtime_ns, of.st_size) for file in files]
     terminal: list[Any] = [os.environ.get(name) for name in _OF_TERMINALS]
     terminal += [sys.stdout.isatty(), sys.stdout.encoding, *shutil.get_terminal_size()]
-    folder = cache_folder() / "help" / _hash(source, sys.version, version("tyro"))
+    folder = cache_folder() / "help" / _hash(package_state(), sys.version, version("tyro"))
     return folder / f"{_hash(list(words), terminal)}.txt"
 
 

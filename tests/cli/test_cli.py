@@ -32,6 +32,7 @@ from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
+from bnn_ppl.runtime import files
 from bnn_ppl.sampling.planning.plan import Plan
 from bnn_ppl.sampling.search import structure
 
@@ -670,7 +671,7 @@ def test_help_of_another_version_or_terminal_is_not_shown(change, helped, tmp_pa
     package = tmp_path / "package"
     package.mkdir()
     (package / "a.py").write_text("1")
-    monkeypatch.setattr(help_cache, "_PACKAGE", package)
+    monkeypatch.setattr(files, "_PACKAGE", package)
     helped("predict", "--help")
     if change == "source":
         (package / "a.py").write_text("12")

@@ -62,8 +62,8 @@ class Program(NamedTuple):
         """Count the operations of the products and convolutions that lead to some results."""
         return cost_of(self._between([], results)).flops
 
-    def fingerprint(self, results: Iterable[Var]) -> str:
-        """Hash what computes some early results: its equations, and the constants in them.
+    def fingerprint(self, results: Iterable[Any]) -> str:
+        """Hash what computes some early results, or all: its equations, and the constants in them.
 
         Equal in other processes, where the parts of functions are at other addresses.
         """

@@ -24,6 +24,7 @@ from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
+from bnn_ppl.sampling.search.search_cache import Kept
 from bnn_ppl.sampling.setup.initial_states import positions_from
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
@@ -56,15 +57,19 @@ def scale_or_usual(
 ) -> float:
     """Search for the scale where that is quick and possible, else give the usual one.
 
-    The search takes a third of the minutes that `limits` give.
+    The search takes a third of the minutes that `limits` give. What it finds is kept.
     """
-    if not is_searched(posterior_at(usual)):
+    at_usual = posterior_at(usual)
+    if not is_searched(at_usual):
         return usual
+    kept = Kept.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
+    if (known := kept.read()) is not None:
+        return known
     minutes = limits.get("max_minutes")
     limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
         search = Search.of(run, WANTED, **limits)
-        return search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
+        scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
     except OtherRunError:  # of other rows, say
         raise
     except TimeoutError:
@@ -75,6 +80,9 @@ def scale_or_usual(
     except (ValueError, TypeError, NotImplementedError):
         # There is no Laplace approximation of this model.
         return usual
+    if not search.is_over():  # with more time it could be another
+        kept.write(scale)
+    return scale
 
 
 _found: WeakKeyDictionary[Callable, float] = WeakKeyDictionary()  # by a posterior's log-density

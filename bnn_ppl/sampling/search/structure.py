@@ -21,6 +21,7 @@ from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.fits import Search
+from bnn_ppl.sampling.search.search_cache import Kept
 
 Widths = tuple[int, ...]
 
@@ -114,13 +115,19 @@ def choose_structure(
     progress
         As for :func:`bnn_ppl.run`.
     """
-    rows = fingerprint(data)
+    rows, parts = fingerprint(data), _parts(*data)
     known = None if folder is None else _read_choice(Path(folder), rows)
     if known is not None:
         return known
+    ends = Structure(widths[0], noises[0]), Structure(widths[-1], noises[-1])
+    posteriors = [condition(model_with(each), parts[0]) for each in ends]
+    seed = jax.random.key_data(key).tolist()
+    kept = Kept.of(posteriors, "structure", rows, widths, noises, seed)
+    if (found := kept.read()) is not None:
+        return _choice_of(found)
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
-    climb = _Climb(search, key, model_with, *_parts(*data), Structure(widths[0], noises[0]))
+    climb = _Climb(search, key, model_with, *parts, Structure(widths[0], noises[0]))
     if climb.tries():
         wider = [{"hidden": hidden} for hidden in widths[1:]]
         noisier = [{"noise": noise} for noise in noises[1:]]
@@ -130,6 +137,8 @@ def choose_structure(
     choice = Choice(climb.best, climb.scores, climb.gains)
     if folder is not None:  # it depends on the time left: another search could end differently
         _write_choice(Path(folder), choice, rows)
+    if climb.is_whole and not search.is_over():
+        kept.write(choice)
     return choice
 
 
@@ -151,6 +160,7 @@ class _Climb:
         self.scores: dict[str, float] = {}
         self.gains: dict[str, tuple[float, float]] = {}
         self._longest = 0.0  # seconds of a fit
+        self.is_whole = True  # there was time for all that was to be tried
 
     @property
     def has_time(self) -> bool:
@@ -166,12 +176,14 @@ class _Climb:
 
     def tries(self, **change: Any) -> bool:
         """Try the best structure with a change: whether it is better, or the first."""
-        if self._search.seconds_left() < self._longest:
-            return False  # it would be cut short
+        if self._search.seconds_left() < self._longest:  # it would be cut short
+            self.is_whole = False
+            return False
         structure, began = self.best._replace(**change), time.monotonic()
         try:
             by_row, sampling_time = self._log_scores(structure)
         except TimeoutError:
+            self.is_whole = False
             return False
         # A fit that was kept is read at once, but took its time.
         self._longest = max(self._longest, time.monotonic() - began, sampling_time)
@@ -209,7 +221,12 @@ def _read_choice(folder: Path, rows: str) -> Choice | None:
     kept = json.loads((folder / _CHOICE).read_text())
     if kept["rows"] != rows:
         return None
-    (hidden, noise), scores, gains = kept["choice"]
+    return _choice_of(kept["choice"])
+
+
+def _choice_of(stored: Any) -> Choice:
+    """Read a choice from JSON."""
+    (hidden, noise), scores, gains = stored
     best = Structure(tuple(hidden) if isinstance(hidden, list) else hidden, noise)
     return Choice(best, scores, {name: (gain, error) for name, (gain, error) in gains.items()})
 

@@ -1,0 +1,76 @@
+"""What searches have found for the same model and rows, kept among the caches of the user."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.data.streams.streams import Stream, fingerprint
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.compilation.program_parts import program_of
+from bnn_ppl.runtime.files import cache_folder, make_folder, package_state, replace_file
+
+
+class Kept(NamedTuple):
+    """The place of what a search finds; None where it cannot be known again."""
+
+    place: Path | None
+
+    @classmethod
+    def of(cls, posteriors: Sequence[Posterior], *settings: Any) -> "Kept":
+        """Name it by the programs of some posteriors, their rows, and the settings.
+
+        What another version of this package has found is not taken. As the compiled programs, it is
+        kept unless ``jax_enable_compilation_cache`` is off.
+        """
+        off = not jax.config.values["jax_enable_compilation_cache"]
+        if off or jax.process_count() > 1 or any(map(_is_open, posteriors)):
+            return cls(None)
+        programs = list(map(_program, posteriors))
+        if None in programs:
+            return cls(None)
+        about = (package_state(), jax.__version__, jax.default_backend(), programs, settings)
+        digest = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+        folder = _folder()
+        return cls(None if folder is None else folder / f"{digest}.json")
+
+    def read(self) -> Any:
+        """Give what was found, None if nothing was."""
+        if self.place is not None:
+            with suppress(OSError, ValueError):
+                return json.loads(self.place.read_text())
+        return None
+
+    def write(self, found: Any) -> None:
+        """Keep what was found, where the folder can be written."""
+        if self.place is not None:
+            with suppress(OSError):
+                make_folder(self.place.parent)
+                replace_file(self.place, json.dumps(found).encode())
+
+
+def _folder() -> Path | None:
+    with suppress(RuntimeError):  # a user without a home
+        return cache_folder() / "searches"
+    return None
+
+
+def _is_open(posterior: Posterior) -> bool:
+    """Whether its log-density follows from more than the model and rows in memory."""
+    return isinstance(posterior.data, Stream) or bool(posterior.sites.points)
+
+
+def _program(posterior: Posterior) -> tuple[str, str] | None:
+    """Hash the program of the log-density, and the rows; None if it calls back to Python."""
+    batch = posterior.rows.full_batch
+    position = jax.eval_shape(posterior.init, jax.random.key(0))
+    program = program_of(lambda _, now: posterior.logdensity(*now), (), (position, batch))
+    if "callback" in str(program.jaxpr):  # of which the text does not say what it does
+        return None
+    types = jnp.zeros(()).dtype.name
+    return program.fingerprint(program.jaxpr.outvars) + types, fingerprint(posterior.data)

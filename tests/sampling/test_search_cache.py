@@ -1,0 +1,123 @@
+"""What a search has found is found again for the same model and rows, and for no others."""
+
+from functools import partial
+from unittest.mock import Mock
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.sampling.search import scale_search, search_cache, structure
+from bnn_ppl.sampling.search.prior_scale import scale_or_usual
+from bnn_ppl.sampling.search.search_cache import Kept
+
+X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+Y = np.sin(3 * X[:, 0])
+WIDTHS = (2,), (2, 2)
+
+
+@pytest.fixture(autouse=True)
+def kept(searched_priors, monkeypatch, tmp_path):
+    """Search, and keep what is found in a folder of its own."""
+    monkeypatch.setattr(search_cache, "_folder", lambda: tmp_path / "searches")
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """Stand in for the search, and count it."""
+    search = Mock(return_value=0.7)
+    monkeypatch.setattr(scale_search, "search_scale", search)
+    return search
+
+
+def at_scale(scale, width=3, y=Y, slope=1.0, shift=0.0):
+    prior = bnn.priors.fan_in(slope * (scale - 1) + 1 + shift)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 1, [width], 1), prior)
+    return bnn.condition(model, (X, y))
+
+
+def found(**options):
+    return scale_or_usual(partial(at_scale, **options), 1.0)
+
+
+def test_a_scale_is_searched_once_for_the_same_model_and_rows(search):
+    assert [found(), found(), found()] == [0.7, 0.7, 0.7]
+    assert search.call_count == 1
+
+
+@pytest.mark.parametrize(
+    "other", [{"width": 4}, {"y": -Y}, {"slope": 2.0}, {"shift": 0.1}], ids=lambda o: next(iter(o))
+)
+def test_it_is_searched_anew_for_another(search, other):
+    found()
+    found(**other)
+    assert search.call_count == 2
+
+
+def with_mean(mean_of):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mean_of(w * x[:, 0]), 1.0), obs=y)
+
+    return bnn.condition(model, (X, Y))
+
+
+def test_a_model_is_another_by_values_that_it_encloses():
+    posteriors = [with_mean(lambda f, by=by: f + np.full(len(f), by)) for by in (0.1, 0.1, 0.2)]
+    first, same, other = (Kept.of([posterior]).place for posterior in posteriors)
+    assert first == same != other and first is not None
+
+
+def test_a_model_that_calls_back_is_not_known_again():
+    shape = jax.ShapeDtypeStruct((len(Y),), np.float32)
+    assert Kept.of([with_mean(lambda f: jax.pure_callback(np.sin, shape, f))]).place is None
+
+
+def test_a_damaged_file_is_no_answer(search, tmp_path):
+    found()
+    (file,) = (tmp_path / "searches").iterdir()
+    file.write_bytes(file.read_bytes()[:1] + b"\xff")
+    assert found() == 0.7
+    assert search.call_count == 2
+
+
+def test_nothing_is_kept_of_a_search_that_was_cut_short(search, tmp_path):
+    options = {"max_minutes": 1e-9, "progress": False}
+    assert scale_or_usual(at_scale, 1.0, **options) == 0.7  # found as the time ended
+    assert not (tmp_path / "searches").exists()
+    search.side_effect = TimeoutError
+    assert scale_or_usual(at_scale, 1.0, **options) == 1.0
+    assert not (tmp_path / "searches").exists()
+
+
+def test_nothing_is_kept_without_the_cache_of_programs(search):
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert [found(), found()] == [0.7, 0.7]
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert search.call_count == 2
+
+
+def test_a_structure_is_chosen_once_if_there_was_time_for_all(monkeypatch):
+    def model_with(each):
+        return bnn.models.regressor(
+            partial(bnn.nets.MLP, 1, each.hidden, 1), bnn.priors.fan_in(1.0)
+        )
+
+    def choose(rows=(X, Y), **limits):
+        key = jax.random.key(0)
+        return structure.choose_structure(key, model_with, rows, WIDTHS, ["learnt"], **limits)
+
+    tried = Mock(side_effect=lambda self, each: (np.full(9, float(len(each.hidden))), 0.0))
+    monkeypatch.setattr(structure._Climb, "_log_scores", lambda *args: tried(*args))
+    with pytest.MonkeyPatch.context() as late:
+        late.setattr(structure.Search, "is_over", lambda self: True)
+        cut_short = choose()
+    first, again = choose(), choose()
+    assert first == again == cut_short and first.best.hidden == (2, 2) and tried.call_count == 4
+    choose((X, -Y))
+    assert tried.call_count == 6
