@@ -97,7 +97,13 @@ def check_words(arguments: Sequence[str]) -> None:
     if command in ("run", "plan"):
         method = first_positional(others, _flags(options(command)))
         if method is None:
-            return  # whose options are not known
+            if {"--help", "-h"}.isdisjoint(others):
+                typed = " ".join([command, "hmc", *others])
+                raise ValueError(
+                    "got no method, expected one, such as hmc, sgnht or descent "
+                    f"(bnn-ppl {command} --help lists them): bnn-ppl {typed}"
+                )
+            return  # options of methods are not known
         _check_word("method", method, methods())
     _check_options(others, options(command, method), " ".join(filter(None, (command, method))))
 

@@ -82,6 +82,14 @@ def test_an_unknown_option_is_answered_with_those_of_its_command(capsys):
     assert error.endswith("expected an option of bnn-ppl run hmc: --help after it lists them\n")
 
 
+def test_a_run_without_a_method_is_answered_with_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "--data", "yacht"])
+    error = capsys.readouterr().err
+    assert error.startswith("bnn-ppl: got no method, expected one, such as hmc")
+    assert error.endswith(": bnn-ppl plan hmc --data yacht\n")
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """Keep what a function of the package is given and returns: a list of (arguments, result)."""
