@@ -255,9 +255,7 @@ def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Pa
 
 
 def check_names(names: list[str]) -> None:
-    """Refuse no folders, and several of one name."""
-    if not names:
-        raise ValueError("got no folders, expected those of some runs: bnn-ppl compare runs/*")
+    """Refuse several folders of one name."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(

@@ -106,6 +106,7 @@ def check_words(arguments: Sequence[str]) -> None:
             return  # options of methods are not known
         _check_word("method", method, methods())
     _check_options(others, options(command, method), " ".join(filter(None, (command, method))))
+    _check_folder(others, command)
 
 
 def as_named(arguments: list[str]) -> list[str]:
@@ -135,6 +136,18 @@ def _check_options(words: Sequence[str], known: dict[str, str], command: str) ->
                 f"got {word.partition('=')[0]}{close} expected an option of bnn-ppl {command}: "
                 "--help after it lists them"
             )
+
+
+def _check_folder(words: Sequence[str], command: str) -> None:
+    """Refuse a command about a run that is given none, with one that there is."""
+    first, *_ = options(command)
+    if first not in ("folder", "folders") or not {"--help", "-h"}.isdisjoint(words):
+        return
+    if first_positional(words, _flags(options(command))) is None:
+        runs = sorted(Path("runs").glob("*/problem.json"), key=lambda file: file.stat().st_mtime)
+        run = runs[-1].parent if runs else "runs/yacht-0-hmc"
+        typed = " ".join([command, str(run), *words])
+        raise ValueError(f"got no folder of a run, expected one: bnn-ppl {typed}")
 
 
 def _flags(known: dict[str, str]) -> set[str]:

@@ -815,7 +815,11 @@ def test_the_version(capsys):
         (["run", "hmc", "--temperature", "0"], "temperature=0"),
         (["summary", "nowhere"], "nowhere"),
         (["predict", "nowhere"], "nowhere"),
-        (["compare"], "got no folders"),
+        (["compare"], "got no folder of a run, expected one: bnn-ppl compare runs/yacht-0-hmc\n"),
+        (
+            ["predict", "--inputs", "new.csv"],
+            "expected one: bnn-ppl predict runs/yacht-0-hmc --inputs new.csv\n",
+        ),
         (["compare", "a/x", "b/x"], "got several folders named x"),
         (["compare", "a", "b", "--reference", "c"], "got --reference c, expected one of a, b"),
         (["compare", "a", "b", "--calibrate", "1"], "got --calibrate 1, expected a share"),
