@@ -186,18 +186,27 @@ def mixture(out):
     return dist.MixtureSameFamily(dist.Categorical(logits=out[:, :2]), parts)
 
 
-@named(REAL, num_outputs=3, levels=LEVELS)
+@named(REAL, num_outputs=4, levels=LEVELS)
 def quantile(out):
-    """A transformed normal: z at a value, and its slope, piece by piece."""
+    """A transformed normal: z at a value, and the slope there, on either side of the center."""
     z, slopes = norm.ppf(LEVELS), sd_at(out[:, 1:])
+
+    def side(distance, length, outer):
+        """Go up from the middle knot by a distance, to z and the slope."""
+        middle, end = slopes[:, 1], length * (slopes[:, 1] + outer) / 2
+        slope = jnp.sqrt(middle**2 + 2 * (outer - middle) / length * jnp.clip(distance, 0, end))
+        inside = 2 * jnp.clip(distance, 0, end) / (middle + slope)
+        beyond = jnp.maximum(distance - end, 0) / outer
+        return inside + beyond, jnp.where(distance > end, outer, slope)
 
     class Pieces(dist.Distribution):
         support = dist.constraints.real
 
         def log_prob(self, value):
-            at = (value - out[:, 0]) / jnp.where(value < out[:, 0], slopes[:, 0], slopes[:, 1])
-            slope = jnp.where(value < out[:, 0], slopes[:, 0], slopes[:, 1])
-            return dist.Normal(0, 1).log_prob(z[1] + at) - jnp.log(slope)
+            up, slope_up = side(value - out[:, 0], z[2] - z[1], slopes[:, 2])
+            down, slope_down = side(out[:, 0] - value, z[1] - z[0], slopes[:, 0])
+            slope = jnp.where(value < out[:, 0], slope_down, slope_up)
+            return dist.Normal(0, 1).log_prob(z[1] + up - down) - jnp.log(slope)
 
         def sample(self, key, sample_shape=()):
             return jnp.zeros((*sample_shape, ROWS))

@@ -127,10 +127,11 @@ def test_pit_of_calibrated_counts_is_uniform():
 def test_a_piecewise_normal_has_the_quantiles_it_is_made_of():
     levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     z = scipy.stats.norm.ppf(levels)
-    slopes = jnp.array([[0.5, 1.0, 2.0, 0.3], [1.0, 1.0, 1.0, 1.0]])
+    slopes = jnp.array([[0.5, 1.0, 2.0, 0.3, 0.6], [1.0, 1.0, 1.0, 1.0, 1.0]])
     law = PiecewiseNormal(jnp.array([1.0, -1.0]), slopes, jnp.asarray(z))
     found = law.icdf(jnp.asarray(levels)[:, None])
-    expected = np.cumsum(np.c_[np.zeros(2), slopes * np.diff(z)], 1)
+    between = (slopes[:, 1:] + slopes[:, :-1]) / 2
+    expected = np.cumsum(np.c_[np.zeros(2), between * np.diff(z)], 1)
     expected = np.array([[1.0], [-1.0]]) + expected - expected[:, 2:3]
     np.testing.assert_allclose(found.T, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(law.cdf(found), np.stack([levels] * 2, 1), rtol=1e-5)
@@ -148,6 +149,20 @@ def test_a_piecewise_normal_has_the_quantiles_it_is_made_of():
     )
     drawn = law.sample(jax.random.key(0), (20_000,))
     np.testing.assert_allclose(np.quantile(drawn, 0.25, axis=0), found[1], atol=0.04)
+
+
+def test_a_piecewise_normal_has_a_density_without_jumps_or_nan():
+    knots = scipy.stats.norm.ppf([0.05, 0.25, 0.5, 0.75, 0.95])
+    slopes = jnp.array([0.5, 3.0, 0.2, 1.0, 0.2])
+    law = PiecewiseNormal(jnp.array(0.3), slopes, jnp.asarray(knots))
+    for at in law.values:
+        below, above = law.log_prob(at + jnp.array([-1e-4, 1e-4]))
+        assert abs(below - above) < 0.02  # where slopes that are constant in pieces jump by 1.6
+    slopes = jnp.array([0.5, 30.0, 0.02, 5.0, 0.02])
+    law = PiecewiseNormal(jnp.array(0.3), slopes, jnp.asarray(knots))
+    values = jnp.linspace(law.values[0] - 1, law.values[-1] + 1, 20_001)
+    density, slope = jax.vmap(jax.value_and_grad(law.log_prob))(values)
+    assert jnp.isfinite(density).all() and jnp.isfinite(slope).all()
 
 
 @quick_first("name", ["weibull", "log_normal", "gamma"])

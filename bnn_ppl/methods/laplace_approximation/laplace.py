@@ -25,6 +25,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_no_factors, check_number_of_rows
 from bnn_ppl.model.trace import Terms, likelihood_alone
 from bnn_ppl.runtime.checks import check_choice, check_positive
+from bnn_ppl.runtime.compilation.program_parts import program_of
 
 Array = jax.Array
 Tree = Any
@@ -308,9 +309,14 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         return posterior.density.total(terms_at(own).prior_alone, batch)
 
     own = position[site]
+    program = program_of(lambda _, own: log_prior(own), (), own)
+
+    def alone(own: Array) -> Array:
+        """Leave out the likelihood, of which JAX may lack second derivatives."""
+        return program.evaluate({program.now[0]: own}, program.jaxpr.outvars)[0]
 
     def along(direction: Array) -> Array:
-        return jax.jvp(jax.grad(log_prior), (own,), (direction,))[1]
+        return jax.jvp(jax.grad(alone), (own,), (direction,))[1]
 
     if own.size > _FEW_NUMBERS:
         second = along(jnp.ones_like(own))  # the diagonal of a diagonal Hessian, in one product

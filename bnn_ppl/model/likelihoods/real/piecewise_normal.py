@@ -1,4 +1,4 @@
-"""A distribution whose quantiles are piecewise linear in those of a standard normal."""
+"""A distribution whose quantiles are piecewise quadratic in those of a standard normal."""
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +9,23 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 
 Array = jax.Array
 
+_LEAST = 1e-6  # square of a slope over that where its piece begins: rounding loses less
+
 
 class PiecewiseNormal(dist.Distribution):
-    """Quantiles linear in z between knots, the outer pieces without end.
+    """Quantiles whose slope in z is linear between knots, and constant beyond the outer ones.
+
+    The density is continuous: with a slope constant in each piece it would jump wherever a knot
+    passes a target, and no Hamiltonian trajectory could be long.
 
     Parameters
     ----------
     center
         Value at the middle knot, shape (...).
     slopes
-        Of the pieces between the knots, above 0, shape (..., pieces).
+        At the knots, above 0, shape (..., knots).
     knots
-        z of the ends of the pieces, ascending, shape (pieces + 1,).
+        z, ascending, shape (knots,).
     """
 
     arg_constraints = {  # noqa: RUF012 (as NumPyro declares them)
@@ -41,21 +46,38 @@ class PiecewiseNormal(dist.Distribution):
 
     @property
     def values(self) -> Array:
-        """Values at the knots, shape (..., pieces + 1)."""
-        steps = jnp.cumsum(self.slopes * jnp.diff(self.knots), -1)
+        """Values at the knots, shape (..., knots)."""
+        between = (self.slopes[..., 1:] + self.slopes[..., :-1]) / 2
+        steps = jnp.cumsum(between * jnp.diff(self.knots), -1)
         values = jnp.concatenate([jnp.zeros_like(steps[..., :1]), steps], -1)
         middle = self.knots.shape[-1] // 2
         return self.center[..., None] + values - values[..., middle : middle + 1]
 
-    def _z_and_slope(self, value: Array) -> tuple[Array, Array]:
-        value = jnp.asarray(value)[..., None]
-        values = self.values
-        at = jnp.sum(value >= values[..., 1:-1], -1, keepdims=True)  # number of the piece
-        first, slope, low = (
-            jnp.take_along_axis(jnp.broadcast_to(of, (*at.shape[:-1], of.shape[-1])), at, -1)
-            for of in (self.knots, self.slopes, values)
+    def _pieces(self) -> tuple[Array, Array, Array, Array]:
+        """Give z, value, slope and half its change where each piece begins; the first one ends."""
+        bends = jnp.diff(self.slopes, axis=-1) / jnp.diff(self.knots) / 2
+        straight = jnp.zeros_like(bends[..., :1])
+        knots, values, slopes = (
+            jnp.concatenate([each[..., :1], each], -1)
+            for each in (self.knots, self.values, self.slopes)
         )
-        return (first + (value - low) / slope)[..., 0], slope[..., 0]
+        return knots, values, slopes, jnp.concatenate([straight, bends, straight], -1)
+
+    def _piece(self, at: Array) -> list[Array]:
+        """Give the pieces of these numbers, shape (...)."""
+        return [
+            jnp.take_along_axis(jnp.broadcast_to(of, (*at.shape, of.shape[-1])), at[..., None], -1)[
+                ..., 0
+            ]
+            for of in self._pieces()
+        ]
+
+    def _z_and_slope(self, value: Array) -> tuple[Array, Array]:
+        value = jnp.asarray(value)
+        first, low, slope, bend = self._piece(jnp.sum(value[..., None] >= self.values, -1))
+        steps = (value - low) / slope  # squares of slopes may overflow
+        growth = jnp.sqrt(jnp.maximum(1 + 4 * bend / slope * steps, _LEAST))
+        return first + 2 * steps / (1 + growth), slope * growth
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
@@ -72,14 +94,10 @@ class PiecewiseNormal(dist.Distribution):
         return self._at(norm.ppf(q))
 
     def _at(self, z: Array) -> Array:
-        at = jnp.sum(z[..., None] >= self.knots[1:-1], -1, keepdims=True)
-        shape = jnp.broadcast_shapes(at.shape[:-1], self.batch_shape)
-        at = jnp.broadcast_to(at, (*shape, 1))
-        low, slope = (
-            jnp.take_along_axis(jnp.broadcast_to(of, (*shape, of.shape[-1])), at, -1)[..., 0]
-            for of in (self.values, self.slopes)
-        )
-        return low + slope * (z - self.knots[at[..., 0]])
+        at = jnp.sum(jnp.asarray(z)[..., None] >= self.knots, -1)
+        at = jnp.broadcast_to(at, jnp.broadcast_shapes(at.shape, self.batch_shape))
+        first, low, slope, bend = self._piece(at)
+        return low + (z - first) * (slope + bend * (z - first))
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw values."""
@@ -98,14 +116,17 @@ class PiecewiseNormal(dist.Distribution):
         return square - (mean - self.center) ** 2
 
     def _moments(self) -> tuple[Array, Array]:
-        """Give the mean, and the mean square about the center: of a + s z over each piece."""
-        offsets = self.values[..., :-1] - self.slopes * self.knots[:-1] - self.center[..., None]
-        inner = self.knots[1:-1]
-        density = jnp.pad(norm.pdf(inner), 1)
-        below = jnp.concatenate([jnp.zeros(1), norm.cdf(inner), jnp.ones(1)])
-        tilted = jnp.pad(inner * norm.pdf(inner), 1)
-        mass, first = jnp.diff(below), -jnp.diff(density)
-        second = mass - jnp.diff(tilted)
-        mean = jnp.sum(offsets * mass + self.slopes * first, -1)
-        square = offsets**2 * mass + 2 * offsets * self.slopes * first + self.slopes**2 * second
+        """Give the mean, and the mean square about the center: of a + b z + c z^2 over pieces."""
+        first, low, slope, c = self._pieces()
+        a = low - self.center[..., None] - first * (slope - c * first)
+        b = slope - 2 * c * first
+        density = norm.pdf(self.knots)
+        below = jnp.concatenate([jnp.zeros(1), norm.cdf(self.knots), jnp.ones(1)])
+        # Of z^n times the density over each piece, by parts.
+        m = [jnp.diff(below), -jnp.diff(jnp.pad(density, 1))]
+        for n in (2, 3, 4):
+            m.append((n - 1) * m[n - 2] - jnp.diff(jnp.pad(self.knots ** (n - 1) * density, 1)))
+        mean = jnp.sum(a * m[0] + b * m[1] + c * m[2], -1)
+        square = a**2 * m[0] + 2 * a * b * m[1] + (b**2 + 2 * a * c) * m[2]
+        square += 2 * b * c * m[3] + c**2 * m[4]
         return self.center + mean, jnp.sum(square, -1)

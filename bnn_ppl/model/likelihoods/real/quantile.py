@@ -23,17 +23,17 @@ def _law(knots: Any, floor: float, outputs: jax.Array) -> dist.Distribution:
 def quantile(y: Any, levels: tuple[float, ...] = _LEVELS) -> Likelihood:
     r"""Numbers of any shape of distribution: several quantiles at once, which never cross.
 
-    The quantile at level p is piecewise linear in :math:`z = \Phi^{-1}(p)`, with knots at the given
+    The quantile at level p is a function of :math:`z = \Phi^{-1}(p)`, with knots at the given
     levels,
 
     .. math:: q(z) = f_0(x) + \int_{z_0}^z s(u)\, du, \qquad
-        s = \sigma_0 + \tau \exp(\alpha g_k(x)) \text{ in piece } k,
+        s(z_k) = \sigma_0 + \tau \exp(\alpha g_k(x)),
 
-    where :math:`z_0` is the middle level; beyond the outer levels the outer pieces go on. Where all
-    :math:`g_k` are equal it is normal. Floor, level :math:`\tau` (``noise``) and amplitude
-    :math:`\alpha` (``noise_amplitude``) are as for heteroscedastic noise
-    (:func:`bnn_ppl.models.regressor`). A density, in place of the pinball loss, has a posterior
-    whose width means something.
+    where :math:`z_0` is the middle level; the slope s is linear between the levels and constant
+    beyond them, so that the density is continuous. Where all :math:`g_k` are equal it is normal.
+    Floor, level :math:`\tau` (``noise``) and amplitude :math:`\alpha` (``noise_amplitude``) are as
+    for heteroscedastic noise (:func:`bnn_ppl.models.regressor`). A density, in place of the pinball
+    loss, has a posterior whose width means something.
 
     Parameters
     ----------
@@ -54,4 +54,4 @@ def quantile(y: Any, levels: tuple[float, ...] = _LEVELS) -> Likelihood:
             f"got levels={levels}, expected two or more ascending probabilities between 0 and 1"
         )
     law = Partial(_law, scipy.stats.norm.ppf(found), usual_noise_floor(y))
-    return Likelihood("quantile", len(found), law)
+    return Likelihood("quantile", len(found) + 1, law)
