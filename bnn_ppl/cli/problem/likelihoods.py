@@ -37,11 +37,15 @@ def keeps_units(problem: Problem) -> bool:
     return chosen is not None and not chosen.targets.standardised
 
 
-def reads_classes(problem: Problem) -> bool:
-    """Whether a table's numbers are to be classes, since the likelihood is of classes."""
-    chosen, given = chosen_likelihood(problem), problem.data.classes
-    of_classes = chosen is not None and chosen.targets.of_classes
-    return given is None and of_classes and is_table(problem.data.data)
+def reads_classes(problem: Problem) -> bool | None:
+    """Whether a table's numbers are to be classes, as told or by the likelihood; None if not."""
+    given = problem.data.classes
+    if given is not None or not is_table(problem.data.data):
+        return given
+    chosen = chosen_likelihood(problem)
+    if chosen is None:
+        return {"normal": False, "categorical": True}.get(problem.likelihood.likelihood)
+    return chosen.targets.of_classes
 
 
 def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:

@@ -26,7 +26,7 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
-        options |= {"classes": True} if reads_classes(problem) else {}
+        options |= {"classes": reads_classes(problem)}
         data = bnn.data.load(name, encoding=encoding, **options)
     if not label_noise:
         return data

@@ -96,6 +96,15 @@ def classes_of_numbers(column: Column, values: np.ndarray) -> Column:
     return Column(column.name, "category", names, form=WRITTEN) if few else column
 
 
+def two_classes(column: Column, values: np.ndarray) -> Column:
+    """Take numbers for the names of classes if they are two whole ones: no density is of these."""
+    different = np.unique(values)
+    if len(different) != 2 or not np.array_equal(different, np.rint(different)):
+        return column
+    names = tuple(str(int(value)) for value in different)
+    return Column(column.name, "category", names, form=WRITTEN)
+
+
 def role_of(cells: "pandas.Series", hint: str) -> Column:
     """Tell what a column with a role is: truth values, or numbers."""
     present = cells[~is_empty(cells)].unique().tolist()
@@ -173,8 +182,7 @@ def in_words(encoding: Encoding) -> str:
     parts += [f"{listed(commas)} with decimal commas"] if commas else []
     parts += [f"{column.name} for {role}" for role, column in encoding.roles]
     if encoding.class_names:
-        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
-        parts.append(f"{encoding.target.name} as classes ({listed(classes)})")
+        parts.append(_classes_in_words(encoding))
     if told := _filled(encoding):
         parts.append(told)
     if encoding.left_out:
@@ -184,6 +192,14 @@ def in_words(encoding: Encoding) -> str:
     if encoding.without_y:
         parts.append(f"without {encoding.without_y} rows whose {encoding.target.name} is empty")
     return "; ".join(parts)
+
+
+def _classes_in_words(encoding: Encoding) -> str:
+    names = encoding.class_names or ()
+    each = [label if label == str(k) else f"{k} {label}" for k, label in enumerate(names)]
+    told = f"{encoding.target.name} as classes ({listed(each)})"
+    of_numbers = all(number_in(label) is not None for label in names)
+    return f"{told}; --classes False takes them as numbers" if of_numbers else told
 
 
 def _filled(encoding: Encoding) -> str:

@@ -25,6 +25,7 @@ from bnn_ppl.data.tables.finding import (
     role_of,
     scales_of_x,
     target_of,
+    two_classes,
     values_to_cut,
 )
 from bnn_ppl.data.tables.kinds.column import Column, is_empty, type_in
@@ -192,9 +193,10 @@ def _targets_found(
         target_of(cells.iloc[:, k], source, hints[k], type_in(cells, name) == "category")
         for k, name in enumerate(cells)
     ]
-    if classes and len(found) == 1 and found[0].kind == "number":
-        return (classes_of_numbers(found[0], values_of(cells.iloc[:, 0], found[0], hints[0])),)
-    return tuple(found)
+    if len(found) > 1 or found[0].kind != "number" or classes is False:
+        return tuple(found)
+    values = values_of(cells.iloc[:, 0], found[0], hints[0])
+    return (classes_of_numbers(found[0], values) if classes else two_classes(found[0], values),)
 
 
 def index_in(names: list[str], at: list[int]) -> list[int]:
