@@ -10,7 +10,8 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.problem.problem import LikelihoodOptions
+from bnn_ppl.cli.problem.problem import LikelihoodOptions, Problem
+from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS
 
 SHORT = ["--num-chains", "1", "--num-warmup", "5", "--num-draws", "3", "--hidden", "3"]
@@ -106,6 +107,23 @@ def test_a_censored_time_is_one_without_an_event(capsys):
 )
 def test_what_does_not_fit_is_refused_in_a_line(words, expected, capsys):
     assert expected in refusal(capsys, "--data", "counts.csv", *words.split())
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "target", "num_classes"),
+    [
+        ("auto", "weight", 2),
+        ("bernoulli", "weight", 2),
+        ("categorical", "n", COUNTS.n.nunique()),
+        ("normal", "weight", None),
+        ("poisson", "weight", None),
+        ("normal", "n", None),
+        ("auto", "n", None),
+    ],
+)
+def test_whole_numbers_are_read_as_the_likelihood_has_them(likelihood, target, num_classes):
+    problem = Problem.of(data="counts.csv", target=target, likelihood=likelihood)
+    assert load_data(problem).num_classes == num_classes
 
 
 def test_help_names_each_likelihood():

@@ -15,7 +15,7 @@ import pytest
 from bnn_ppl import data
 from bnn_ppl.data.tables import table_files
 from bnn_ppl.data.tables.encoding import encode, from_json, to_json
-from bnn_ppl.data.tables.finding import columns_table, kinds_of, y_in_words
+from bnn_ppl.data.tables.finding import columns_table, in_words, kinds_of, y_in_words
 from bnn_ppl.data.tables.kinds.column import as_text
 from bnn_ppl.data.tables.kinds.kinds import kind_of
 from bnn_ppl.data.tables.kinds.number import number_in
@@ -220,6 +220,22 @@ def test_a_table_of_what_was_done(tmp_path):
     assert table.loc["area", "empty"] > 5
     assert table.loc["id"].tolist() == ["left out", "a row number", 0, ""]
     assert table.loc["price", "kind"] == "y"
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 2)])
+def test_two_whole_numbers_are_classes_unless_told_otherwise(values, tmp_path):
+    lines = [f"{k},{values[k % 2]}" for k in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines]))
+    found = data.load(tmp_path / "a.csv")
+    assert found.num_classes == 2 and found.class_names == tuple(map(str, values))
+    assert set(found.train.y.tolist()) == {0, 1}
+    assert "; --classes False takes them as numbers" in in_words(found.encoding)
+    numbers = data.load(tmp_path / "a.csv", classes=False)
+    assert numbers.num_classes is None
+    # As a regression that was stored by an earlier version.
+    assert data.load(tmp_path / "a.csv", encoding=numbers.encoding).num_classes is None
+    (tmp_path / "b.csv").write_text("\n".join(["x,y", *lines, "7,0.5"]))
+    assert data.load(tmp_path / "b.csv").num_classes is None
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,10 @@ def keeps_units(problem: Problem) -> bool:
 
 
 def reads_classes(problem: Problem) -> bool | None:
-    """Whether a table's numbers are to be classes, as told or by the likelihood; None if not."""
-    given = problem.data.classes
-    if given is not None or not is_table(problem.data.data):
-        return given
+    """Whether a table's numbers are to be classes, as the likelihood says; None if it does not."""
     chosen = chosen_likelihood(problem)
+    if problem.data.classes is not None or not is_table(problem.data.data):
+        return None
     if chosen is None:
         return {"normal": False, "categorical": True}.get(problem.likelihood.likelihood)
     return chosen.targets.of_classes

@@ -9,6 +9,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import keeps_units, reads_classes
 from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.reading import streamed_files
 from bnn_ppl.studies.label_noise import with_label_noise
 
@@ -26,8 +27,11 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
-        options |= {"classes": reads_classes(problem)}
+        of_classes = reads_classes(problem)
+        options |= {"classes": True} if of_classes else {}
         data = bnn.data.load(name, encoding=encoding, **options)
+        if of_classes is False and encoding is None and names_are_numbers(data.encoding):
+            data = bnn.data.load(name, **options | {"classes": False})
     if not label_noise:
         return data
     if data.num_classes is None:

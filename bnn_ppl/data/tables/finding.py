@@ -198,8 +198,14 @@ def _classes_in_words(encoding: Encoding) -> str:
     names = encoding.class_names or ()
     each = [label if label == str(k) else f"{k} {label}" for k, label in enumerate(names)]
     told = f"{encoding.target.name} as classes ({listed(each)})"
-    of_numbers = all(number_in(label) is not None for label in names)
+    of_numbers = names_are_numbers(encoding)
     return f"{told}; --classes False takes them as numbers" if of_numbers else told
+
+
+def names_are_numbers(encoding: Encoding | None) -> bool:
+    """Whether y is classes whose names are numbers."""
+    names = (encoding and encoding.class_names) or ()
+    return bool(names) and all(number_in(label) is not None for label in names)
 
 
 def _filled(encoding: Encoding) -> str:

@@ -16,7 +16,6 @@ Curvature: TypeAlias = Literal["gauss_newton", "empirical"]
 Labels: TypeAlias = Literal["sampled", "gauss_newton", "empirical"]
 
 _MOST_LABELS = 1024  # values of a row's y to sum over
-_LINEAR = dist.Poisson, dist.BinomialLogits, dist.BinomialProbs  # their scores, in y
 _NUM_DRAWS = 32  # of a row's y, where there is no such sum: an error of a few percent for 50 rows
 
 
@@ -29,10 +28,8 @@ def labels_and_weights(
     :math:`\sum_k v_k \nabla \log p(y_k | w) \nabla \log p(y_k | w)^T` (if the network's outputs
     are natural parameters, logits or a mean, it is the generalised Gauss-Newton matrix; Martens,
     2020), where possible by an exact quadrature. The nodes are all values of a distribution with
-    finitely many; for a Normal the three Gauss-Hermite nodes, which are exact for polynomials of
-    degree 5 and so for products of the derivatives by its mean and standard deviation; for Poisson
-    and binomial counts, the derivatives of which are linear in y, one standard deviation to either
-    side of the mean. Several
+    finitely many, and for a Normal the three Gauss-Hermite nodes, which are exact for polynomials
+    of degree 5 and so for products of the derivatives by its mean and standard deviation. Several
     outputs of a row are independent, or those of a MultivariateNormal times its Cholesky factor,
     and take every combination of their values. For other distributions, and more than 1,024
     combinations, the nodes are 32 draws. For ``"empirical"`` it is the observed y, for
@@ -93,13 +90,12 @@ def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array] | None:
         nodes = loc + scale * unit.reshape(-1, *(1,) * loc.ndim)
         weights = jnp.array([1 / 6, 2 / 3, 1 / 6]).reshape(-1, *(1,) * loc.ndim)
         return nodes, weights
-    if isinstance(distribution, _LINEAR):
-        mean, sd = distribution.mean, jnp.sqrt(distribution.variance)
-        nodes = jnp.stack([mean - sd, mean + sd])
-        return nodes, jnp.full(nodes.shape, 0.5)
     if not distribution.has_enumerate_support or distribution.event_shape:
         return None
-    nodes = distribution.enumerate_support(expand=False)
+    try:
+        nodes = distribution.enumerate_support(expand=False)
+    except (jax.errors.ConcretizationTypeError, NotImplementedError):
+        return None  # numbers of trials that are a column of x
     return nodes, jnp.exp(distribution.log_prob(nodes))
 
 

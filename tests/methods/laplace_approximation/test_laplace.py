@@ -34,6 +34,7 @@ X = RNG.normal(size=(12, 3))
 REAL = X @ [1.0, -0.5, 0.2] + 0.3 * RNG.normal(size=12)
 CLASSES = np.arange(12) % 3
 KERNEL_STD, BIAS_STD, KNOWN_NOISE = 0.25, 1.1, 0.4
+LOGISTIC = 1 / (1 + np.exp(-0.7))
 
 
 @pytest.fixture(autouse=True)
@@ -681,6 +682,12 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     ("distribution", "parameters", "expected"),
     [
         (lambda z: dist.Poisson(jnp.exp(z)), 0.7, np.exp(0.7)),
+        # As a column of x.
+        (
+            lambda z: dist.Binomial(jnp.full(z.shape, 9), logits=z),
+            0.7,
+            9 * LOGISTIC * (1 - LOGISTIC),
+        ),
         pytest.param(
             lambda z: dist.StudentT(4.0, z, 0.5),
             0.7,
