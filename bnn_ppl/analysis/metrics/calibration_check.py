@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SD, CONFIDENCE = "predicted sd", "confidence"
 _INNER = "50 % intervals"
-_COLUMNS = "{:>7}{:>15}{:>8}{:>9}"
+_COLUMNS = "{:>7}{:>15}{:>8}{:>11}"
 _SAME_SD = 1.05  # ratio of the sd of rows, up to which thirds by it would mean nothing
 _OUTSIDE = 0.05  # probability that a calibrated prediction has any finding
 _FEWEST_TO_SPLIT = 30  # rows: of thirds below ten, chance explains nearly all
