@@ -340,7 +340,7 @@ CASES = {
         "Survived",
         {"Sex": "category", "Age": "number", "Embarked": "category"},
         ("PassengerId", "Name", "Ticket", "Cabin"),
-        said="Survived as classes (0, 1); --classes False takes them as numbers",
+        said="y has whole numbers, taken as classes; --classes False takes them as numbers",
     ),
     "taxis with times and many zones": Case(
         _saved("taxis.csv", _taxis()),

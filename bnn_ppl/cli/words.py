@@ -7,6 +7,7 @@ commands, are answered without.
 import ast
 import inspect
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -98,7 +99,7 @@ def check_words(arguments: Sequence[str]) -> None:
         method = first_positional(others, _flags(options(command)))
         if method is None:
             if {"--help", "-h"}.isdisjoint(others):
-                typed = " ".join([command, "hmc", *others])
+                typed = shlex.join([command, "hmc", *others])
                 raise ValueError(
                     "got no method, expected one, such as hmc, sgnht or descent "
                     f"(bnn-ppl {command} --help lists them): bnn-ppl {typed}"
@@ -143,10 +144,11 @@ def _check_folder(words: Sequence[str], command: str) -> None:
     first, *_ = options(command)
     if first not in ("folder", "folders") or not {"--help", "-h"}.isdisjoint(words):
         return
-    if first_positional(words, _flags(options(command))) is None:
+    named = any(Path(word).is_dir() for word in words)
+    if not named and first_positional(words, _flags(options(command))) is None:
         runs = sorted(Path("runs").glob("*/problem.json"), key=lambda file: file.stat().st_mtime)
         run = runs[-1].parent if runs else "runs/yacht-0-hmc"
-        typed = " ".join([command, str(run), *words])
+        typed = shlex.join([command, str(run), *words])
         raise ValueError(f"got no folder of a run, expected one: bnn-ppl {typed}")
 
 

@@ -222,20 +222,25 @@ def test_a_table_of_what_was_done(tmp_path):
     assert table.loc["price", "kind"] == "y"
 
 
-@pytest.mark.parametrize("values", [(0, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "values", [(0, 1), (1, 2), ("0.0", "1.0"), ("-1", "+1"), ("$1", "$2"), ("1e3", "2e3")]
+)
 def test_two_whole_numbers_are_classes_unless_told_otherwise(values, tmp_path):
     lines = [f"{k},{values[k % 2]}" for k in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines]))
     found = data.load(tmp_path / "a.csv")
     assert found.num_classes == 2 and found.class_names == tuple(map(str, values))
     assert set(found.train.y.tolist()) == {0, 1}
-    assert "; --classes False takes them as numbers" in in_words(found.encoding)
+    assert data.load(tmp_path / "a.csv", subset=1).num_classes == 2
+    assert "y as classes" in in_words(found.encoding)
+    assert y_in_words(found).endswith("taken as classes; --classes False takes them as numbers")
     numbers = data.load(tmp_path / "a.csv", classes=False)
     assert numbers.num_classes is None
     # As a regression that was stored by an earlier version.
     assert data.load(tmp_path / "a.csv", encoding=numbers.encoding).num_classes is None
-    (tmp_path / "b.csv").write_text("\n".join(["x,y", *lines, "7,0.5"]))
-    assert data.load(tmp_path / "b.csv").num_classes is None
+    for another in ("0.5", "2.00"):  # not whole, or a third
+        (tmp_path / "b.csv").write_text("\n".join(["x,y", *lines, f"7,{another}"]))
+        assert data.load(tmp_path / "b.csv").num_classes is None
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,13 @@ def test_a_piecewise_normal_has_a_density_without_jumps_or_nan():
     for at in law.values:
         below, above = law.log_prob(at + jnp.array([-1e-4, 1e-4]))
         assert abs(below - above) < 0.02  # where slopes that are constant in pieces jump by 1.6
-    slopes = jnp.array([0.5, 30.0, 0.02, 5.0, 0.02])
+    slopes = jnp.array([0.5, 60.0, 0.02, 5.0, 0.02])
     law = PiecewiseNormal(jnp.array(0.3), slopes, jnp.asarray(knots))
+    np.testing.assert_allclose(  # at each knot, of slopes that fall far too
+        law.log_prob(law.values), scipy.stats.norm.logpdf(knots) - np.log(slopes), rtol=1e-4
+    )
+    np.testing.assert_array_equal(law.cdf(jnp.array([-jnp.inf, jnp.inf])), [0, 1])
+    np.testing.assert_array_equal(law.icdf(jnp.array([0.0, 1.0])), [-jnp.inf, jnp.inf])
     values = jnp.linspace(law.values[0] - 1, law.values[-1] + 1, 20_001)
     density, slope = jax.vmap(jax.value_and_grad(law.log_prob))(values)
     assert jnp.isfinite(density).all() and jnp.isfinite(slope).all()

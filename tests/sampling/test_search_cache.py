@@ -4,10 +4,12 @@ from functools import partial
 from unittest.mock import Mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search, search_cache, structure
@@ -69,6 +71,43 @@ def test_a_model_is_another_by_values_that_it_encloses():
     posteriors = [with_mean(lambda f, by=by: f + np.full(len(f), by)) for by in (0.1, 0.1, 0.2)]
     first, same, other = (Kept.of([posterior]).place for posterior in posteriors)
     assert first == same != other and first is not None
+
+
+@pytest.mark.parametrize("within", ["checkpoint", "map", "scan"])
+def test_a_model_is_another_by_values_within_the_programs_of_its_equations(within):
+    def of(by):
+        factor = jnp.full(len(Y), by)
+        inner = jax.jit(lambda f: f * factor)
+        wrapped = {
+            "checkpoint": jax.checkpoint(inner),
+            "map": lambda f: jax.lax.map(lambda _: inner(f), jnp.zeros(2))[0],
+            "scan": lambda f: jax.lax.scan(lambda f, _: (inner(f), None), f, length=1)[0],
+        }[within]
+        return Kept.of([with_mean(wrapped)]).place
+
+    first, same, other = map(of, (0.1, 0.1, 0.2))
+    assert first == same != other and first is not None
+
+
+def test_a_network_is_another_by_its_initialisers():
+    def of(scale):
+        init = nnx.initializers.normal(scale)
+        net = partial(nnx.Linear, 1, 1, kernel_init=init)
+        model = bnn.models.regressor(lambda rngs: net(rngs=rngs), bnn.priors.fan_in(1.0))
+        return Kept.of([bnn.condition(model, (X, Y))]).place
+
+    assert of(0.1) != of(30.0)
+
+
+def test_the_key_is_the_same_on_a_terminal(monkeypatch):
+    before = Kept.of([at_scale(1.0)]).place
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert Kept.of([at_scale(1.0)]).place == before
+
+
+def test_settings_that_json_does_not_know_are_no_error():
+    assert Kept.of([at_scale(1.0)], np.int64(3)).place is None
 
 
 def test_a_model_that_calls_back_is_not_known_again():

@@ -249,7 +249,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
         prior = f"{prior_of.prior} prior of a scale to be found"
     columns = "" if data.encoding is None else in_words(data.encoding)
     said = data.stream is not None or problem.likelihood.likelihood != "auto"
-    about_y = "" if said else y_in_words(data)
+    about_y = "" if said or chosen.classes is not None else y_in_words(data)
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""

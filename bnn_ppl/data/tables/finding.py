@@ -96,13 +96,15 @@ def classes_of_numbers(column: Column, values: np.ndarray) -> Column:
     return Column(column.name, "category", names, form=WRITTEN) if few else column
 
 
-def two_classes(column: Column, values: np.ndarray) -> Column:
-    """Take numbers for the names of classes if they are two whole ones: no density is of these."""
-    different = np.unique(values)
-    if len(different) != 2 or not np.array_equal(different, np.rint(different)):
+def two_classes(column: Column, values: np.ndarray, cells: "pandas.Series") -> Column:
+    """Take two whole numbers for classes, as no density is of these, unless written in two ways."""
+    texts = dict(zip(cells, values.tolist(), strict=True))
+    whole = all(value == np.rint(value) for value in texts.values())
+    if len(texts) != 2 or len(set(texts.values())) != 2 or not whole:
         return column
-    names = tuple(str(int(value)) for value in different)
-    return Column(column.name, "category", names, form=WRITTEN)
+    return Column(
+        column.name, "category", tuple(sorted(texts, key=texts.__getitem__)), form=WRITTEN
+    )
 
 
 def role_of(cells: "pandas.Series", hint: str) -> Column:
@@ -197,9 +199,7 @@ def in_words(encoding: Encoding) -> str:
 def _classes_in_words(encoding: Encoding) -> str:
     names = encoding.class_names or ()
     each = [label if label == str(k) else f"{k} {label}" for k, label in enumerate(names)]
-    told = f"{encoding.target.name} as classes ({listed(each)})"
-    of_numbers = names_are_numbers(encoding)
-    return f"{told}; --classes False takes them as numbers" if of_numbers else told
+    return f"{encoding.target.name} as classes ({listed(each)})"
 
 
 def names_are_numbers(encoding: Encoding | None) -> bool:
@@ -219,6 +219,8 @@ def _filled(encoding: Encoding) -> str:
 
 def y_in_words(data: DataSet) -> str:
     """Say what else numbers of y could be than those of a regression; "" if nothing else."""
+    if data.num_classes is not None and names_are_numbers(data.encoding):
+        return "y has whole numbers, taken as classes; --classes False takes them as numbers"
     if data.num_classes is not None or data.train.y.ndim > 1 or data.encoding is None:
         return ""
     values = np.asarray(data.train.y, float) * data.y_scale + data.y_mean

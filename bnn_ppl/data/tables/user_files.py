@@ -93,7 +93,7 @@ def own(
     if several and classes:
         raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
     if not several and (read.of_classes if classes is None else classes):
-        count = _num_classes(path, train, test)
+        count = _num_classes(path, train, test, encoding and encoding.class_names)
         found = classification(train, test, x, count, name, source, dtype)
     else:
         found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
@@ -195,8 +195,9 @@ def _targets_found(
     ]
     if len(found) > 1 or found[0].kind != "number" or classes is False:
         return tuple(found)
-    values = values_of(cells.iloc[:, 0], found[0], hints[0])
-    return (classes_of_numbers(found[0], values) if classes else two_classes(found[0], values),)
+    (column,), only = found, cells.iloc[:, 0]
+    values = values_of(only, column, hints[0])
+    return (classes_of_numbers(column, values) if classes else two_classes(column, values, only),)
 
 
 def index_in(names: list[str], at: list[int]) -> list[int]:
@@ -266,7 +267,9 @@ def _target(source: str, columns: list[str], target: str | int | None) -> int:
     return columns.index(target)  # type: ignore[arg-type]
 
 
-def _num_classes(path: Path, train: Data, test: Data) -> int:
+def _num_classes(path: Path, train: Data, test: Data, names: Sequence[str] | None) -> int:
+    if names is not None:  # of all rows, of which these may be some
+        return len(names)
     found = np.unique(np.concatenate([train.y, test.y]).astype(float))
     numbered = np.array_equal(found, np.arange(len(found)))
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"

@@ -62,13 +62,13 @@ def scale_or_usual(
     at_usual = posterior_at(usual)
     if not is_searched(at_usual):
         return usual
-    kept = Kept.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
-    if (known := kept.read()) is not None:
-        return known
     minutes = limits.get("max_minutes")
     limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
         search = Search.of(run, WANTED, **limits)
+        kept = Kept.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
+        if (known := kept.read()) is not None:
+            return known
         scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
     except OtherRunError:  # of other rows, say
         raise

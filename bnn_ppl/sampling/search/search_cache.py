@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.data.streams.streams import Stream, fingerprint
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.compilation.program_parts import program_of
+from bnn_ppl.runtime.compilation.program_parts import Program, program_of
 from bnn_ppl.runtime.files import cache_folder, make_folder, package_state, replace_file
 
 
@@ -31,11 +31,15 @@ class Kept(NamedTuple):
         off = not jax.config.values["jax_enable_compilation_cache"]
         if off or jax.process_count() > 1 or any(map(_is_open, posteriors)):
             return cls(None)
-        programs = list(map(_program, posteriors))
+        programs = [program for posterior in posteriors for program in _programs(posterior)]
+        about = [package_state(), jax.__version__, jax.default_backend(), programs, settings]
         if None in programs:
             return cls(None)
-        about = (package_state(), jax.__version__, jax.default_backend(), programs, settings)
-        digest = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+        try:
+            text = json.dumps(about)
+        except TypeError:  # settings that are no plain numbers and texts
+            return cls(None)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         folder = _folder()
         return cls(None if folder is None else folder / f"{digest}.json")
 
@@ -65,12 +69,16 @@ def _is_open(posterior: Posterior) -> bool:
     return isinstance(posterior.data, Stream) or bool(posterior.sites.points)
 
 
-def _program(posterior: Posterior) -> tuple[str, str] | None:
-    """Hash the program of the log-density, and the rows; None if it calls back to Python."""
-    batch = posterior.rows.full_batch
-    position = jax.eval_shape(posterior.init, jax.random.key(0))
-    program = program_of(lambda _, now: posterior.logdensity(*now), (), (position, batch))
-    if "callback" in str(program.jaxpr):  # of which the text does not say what it does
-        return None
-    types = jnp.zeros(()).dtype.name
-    return program.fingerprint(program.jaxpr.outvars) + types, fingerprint(posterior.data)
+def _programs(posterior: Posterior) -> list[str | None]:
+    """Hash the rows, and the programs of the log-density and of where chains start."""
+    key, batch = jax.random.key(0), posterior.rows.full_batch
+    position = jax.eval_shape(posterior.init, key)
+    density = program_of(lambda _, now: posterior.logdensity(*now), (), (position, batch))
+    start = program_of(lambda _, key: posterior.init(key), (), key)
+    return [jnp.zeros(()).dtype.name, fingerprint(posterior.data), *map(_hash, (density, start))]
+
+
+def _hash(program: Program) -> str | None:
+    """Hash a program; None if it calls back to Python, which its text does not show."""
+    calls_back = "callback" in program.jaxpr.pretty_print(use_color=False)
+    return None if calls_back else program.fingerprint(program.jaxpr.outvars)

@@ -124,7 +124,10 @@ def choose_structure(
     seed = jax.random.key_data(key).tolist()
     kept = Kept.of(posteriors, "structure", rows, widths, noises, seed)
     if (found := kept.read()) is not None:
-        return _choice_of(found)
+        choice = _choice_of(found)
+        if folder is not None:
+            _write_choice(Path(folder), choice, rows)
+        return choice
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
     climb = _Climb(search, key, model_with, *parts, Structure(widths[0], noises[0]))

@@ -9,8 +9,6 @@ from numpyro.distributions.util import promote_shapes, validate_sample
 
 Array = jax.Array
 
-_LEAST = 1e-6  # square of a slope over that where its piece begins: rounding loses less
-
 
 class PiecewiseNormal(dist.Distribution):
     """Quantiles whose slope in z is linear between knots, and constant beyond the outer ones.
@@ -53,15 +51,29 @@ class PiecewiseNormal(dist.Distribution):
         middle = self.knots.shape[-1] // 2
         return self.center[..., None] + values - values[..., middle : middle + 1]
 
-    def _pieces(self) -> tuple[Array, Array, Array, Array]:
-        """Give z, value, slope and half its change where each piece begins; the first one ends."""
-        bends = jnp.diff(self.slopes, axis=-1) / jnp.diff(self.knots) / 2
-        straight = jnp.zeros_like(bends[..., :1])
-        knots, values, slopes = (
-            jnp.concatenate([each[..., :1], each], -1)
-            for each in (self.knots, self.values, self.slopes)
-        )
-        return knots, values, slopes, jnp.concatenate([straight, bends, straight], -1)
+    def _pieces(self) -> list[Array]:
+        """Give each piece from the end with the smaller slope: the z, value and slope there.
+
+        Then half of how the slope grows with the distance in z, and the side on which the piece
+        lies. From the other end, single precision would lose a slope that falls far. The outer
+        pieces are straight.
+        """
+        ends = jnp.broadcast_to(self.knots, self.slopes.shape), self.values, self.slopes
+        low, high = ([each[..., :-1] for each in ends], [each[..., 1:] for each in ends])
+        grows = low[2] <= high[2]
+        inner = [jnp.where(grows, *both) for both in zip(low, high, strict=True)]
+        bend = jnp.abs(jnp.diff(self.slopes, axis=-1)) / jnp.diff(self.knots) / 2
+        inner += [bend, jnp.where(grows, 1.0, -1.0)]
+        first, last = ([*(each[..., at] for each in ends), 0.0, 1.0] for at in (0, -1))
+        shape = (*jnp.broadcast_shapes(self.values.shape[:-1], self.slopes.shape[:-1]), 1)
+        return [
+            jnp.concatenate([
+                jnp.broadcast_to(jnp.asarray(left)[..., None], shape),
+                jnp.broadcast_to(middle, (*shape[:-1], middle.shape[-1])),
+                jnp.broadcast_to(jnp.asarray(right)[..., None], shape),
+            ], -1)
+            for left, middle, right in zip(first, inner, last, strict=True)
+        ]  # fmt: skip
 
     def _piece(self, at: Array) -> list[Array]:
         """Give the pieces of these numbers, shape (...)."""
@@ -74,10 +86,10 @@ class PiecewiseNormal(dist.Distribution):
 
     def _z_and_slope(self, value: Array) -> tuple[Array, Array]:
         value = jnp.asarray(value)
-        first, low, slope, bend = self._piece(jnp.sum(value[..., None] >= self.values, -1))
-        steps = (value - low) / slope  # squares of slopes may overflow
-        growth = jnp.sqrt(jnp.maximum(1 + 4 * bend / slope * steps, _LEAST))
-        return first + 2 * steps / (1 + growth), slope * growth
+        z, end, slope, bend, side = self._piece(jnp.sum(value[..., None] >= self.values, -1))
+        steps = side * (value - end) / slope  # squares of slopes may overflow
+        growth = jnp.sqrt(1 + 4 * bend / slope * jnp.where(bend > 0, steps, 0.0))
+        return z + side * 2 * steps / (1 + growth), slope * growth
 
     @validate_sample
     def log_prob(self, value: Array) -> Array:
@@ -96,8 +108,9 @@ class PiecewiseNormal(dist.Distribution):
     def _at(self, z: Array) -> Array:
         at = jnp.sum(jnp.asarray(z)[..., None] >= self.knots, -1)
         at = jnp.broadcast_to(at, jnp.broadcast_shapes(at.shape, self.batch_shape))
-        first, low, slope, bend = self._piece(at)
-        return low + (z - first) * (slope + bend * (z - first))
+        first, end, slope, bend, side = self._piece(at)
+        steps = side * (z - first)
+        return end + side * steps * (slope + bend * jnp.where(bend > 0, steps, 0.0))
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw values."""
@@ -117,8 +130,9 @@ class PiecewiseNormal(dist.Distribution):
 
     def _moments(self) -> tuple[Array, Array]:
         """Give the mean, and the mean square about the center: of a + b z + c z^2 over pieces."""
-        first, low, slope, c = self._pieces()
-        a = low - self.center[..., None] - first * (slope - c * first)
+        first, end, slope, bend, side = self._pieces()
+        c = side * bend
+        a = end - self.center[..., None] - first * (slope - c * first)
         b = slope - 2 * c * first
         density = norm.pdf(self.knots)
         below = jnp.concatenate([jnp.zeros(1), norm.cdf(self.knots), jnp.ones(1)])
