@@ -268,7 +268,7 @@ def _target(source: str, columns: list[str], target: str | int | None) -> int:
 
 
 def _num_classes(path: Path, train: Data, test: Data, names: Sequence[str] | None) -> int:
-    if names is not None:  # of all rows, of which these may be some
+    if names is not None and len(names) > 1:  # of all rows, of which these may be some
         return len(names)
     found = np.unique(np.concatenate([train.y, test.y]).astype(float))
     numbered = np.array_equal(found, np.arange(len(found)))
