@@ -255,7 +255,9 @@ def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Pa
 
 
 def check_names(names: list[str]) -> None:
-    """Refuse several folders of one name."""
+    """Refuse no folders, and several of one name."""
+    if not names:
+        raise ValueError("got no folder of a run, expected one or more: runs/*, for example")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(

@@ -272,7 +272,8 @@ def load(
         if not is_table(name):
             _refuse(name, "it is for .csv and other tables", impute=impute or None)
         told = "" if found.encoding is None or encoding else in_words(found.encoding)
-        about_y = "" if encoding or not standardise_y else y_in_words(found)
+        said = encoding or not standardise_y or classes is not None
+        about_y = "" if said else y_in_words(found)
         changed = "; ".join(filter(None, [told, about_y]))
         if changed:
             warnings.warn(f"{name}: {changed}", stacklevel=2)

@@ -29,6 +29,12 @@ def classification(seed, sharpened=1.0, rows=400):
     return told / told.sum(1, keepdims=True), y
 
 
+def test_columns_of_the_table_stand_apart():
+    check = metrics.calibration_check(*classification(0))
+    check.table["nll"] = 0.0002214
+    assert all(line.split()[-1] == "0.0002214" for line in check.text().splitlines()[1:])
+
+
 @quick_first("rows", [31, 300])
 def test_intervals_of_the_right_sd_are_trusted_95_times_in_100(rows):
     checks = [metrics.calibration_check(*regression(seed, rows)) for seed in range(100)]

@@ -820,6 +820,7 @@ def test_the_version(capsys):
             ["predict", "--inputs", "new.csv"],
             "expected one: bnn-ppl predict runs/yacht-0-hmc --inputs new.csv\n",
         ),
+        (["compare", "--reference", "."], "got no folder of a run, expected one or more"),
         (["compare", "a/x", "b/x"], "got several folders named x"),
         (["compare", "a", "b", "--reference", "c"], "got --reference c, expected one of a, b"),
         (["compare", "a", "b", "--calibrate", "1"], "got --calibrate 1, expected a share"),

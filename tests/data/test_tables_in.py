@@ -231,16 +231,31 @@ def test_two_whole_numbers_are_classes_unless_told_otherwise(values, tmp_path):
     found = data.load(tmp_path / "a.csv")
     assert found.num_classes == 2 and found.class_names == tuple(map(str, values))
     assert set(found.train.y.tolist()) == {0, 1}
-    assert data.load(tmp_path / "a.csv", subset=1).num_classes == 2
     assert "y as classes" in in_words(found.encoding)
     assert y_in_words(found).endswith("taken as classes; --classes False takes them as numbers")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert data.load(tmp_path / "a.csv", classes=True).num_classes == 2
+    assert not [each for each in warned if "--classes" in str(each.message)]
     numbers = data.load(tmp_path / "a.csv", classes=False)
     assert numbers.num_classes is None
     # As a regression that was stored by an earlier version.
     assert data.load(tmp_path / "a.csv", encoding=numbers.encoding).num_classes is None
-    for another in ("0.5", "2.00"):  # not whole, or a third
+    for another in ("0.5", "2.00", "1.00"):  # not whole, a third, or one in another way
         (tmp_path / "b.csv").write_text("\n".join(["x,y", *lines, f"7,{another}"]))
         assert data.load(tmp_path / "b.csv").num_classes is None
+
+
+def test_one_number_written_in_two_ways_is_not_two_classes(tmp_path):
+    lines = [f"{k},{one}" for k, one in enumerate(20 * ["1", "1.0"])]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines]))
+    assert data.load(tmp_path / "a.csv").num_classes is None
+
+
+def test_a_subset_without_one_of_two_classes_knows_both(tmp_path):
+    lines = [f"{k},{int(k == 30)}" for k in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines]))
+    assert data.load(tmp_path / "a.csv", subset=1).num_classes == 2
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,17 @@ def test_noise_of_a_network_of_its_own_has_the_density_of_scipy():
     np.testing.assert_allclose(sites["y"]["fn"].log_prob(TWO), expected, rtol=2e-4, atol=1e-4)
 
 
+def test_the_network_of_the_spread_has_a_prior_of_its_own():
+    model = bnn.models.regressor(net(1), PRIOR, "heteroscedastic", noise_net=net(1))
+    std = bnn.condition(model, (X, TWO[:, 0])).prior.std
+    kernels = {site for site in std if site.startswith("noise_net") and site.endswith("kernel")}
+    expected = bnn.condition(bnn.models.regressor(net(1), bnn.priors.fan_in(0.4)), (X, TWO[:, 0]))
+    assert len(kernels) > 1
+    for site in kernels:
+        own = expected.prior.std[site.removeprefix("noise_")]
+        np.testing.assert_allclose(std[site], own, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("y", "floor"),
     [(np.arange(8.0), 1 / 12**0.5), (np.arange(8) / 4, 0.25 / 12**0.5), (X[:, 0], 0.02)],

@@ -28,6 +28,7 @@ from programs.by_name import (
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.quantiles import cdf_at
+from bnn_ppl.model.likelihoods.likelihood import from_json, to_json
 from bnn_ppl.model.likelihoods.positive.censored import log_survival
 from bnn_ppl.model.likelihoods.real.piecewise_normal import PiecewiseNormal
 
@@ -168,6 +169,15 @@ def test_a_piecewise_normal_has_a_density_without_jumps_or_nan():
     values = jnp.linspace(law.values[0] - 1, law.values[-1] + 1, 20_001)
     density, slope = jax.vmap(jax.value_and_grad(law.log_prob))(values)
     assert jnp.isfinite(density).all() and jnp.isfinite(slope).all()
+
+
+def test_quantiles_of_an_earlier_version_are_refused():
+    record = to_json(bnn.likelihoods.quantile(TIMES))
+    assert from_json(record).num_outputs == 6
+    with pytest.raises(
+        ValueError, match="quantile likelihood of an earlier version, expected that"
+    ):
+        from_json(record | {"num_outputs": 5})
 
 
 @quick_first("name", ["weibull", "log_normal", "gamma"])

@@ -14,7 +14,7 @@ from flax import nnx
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search, search_cache, structure
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
-from bnn_ppl.sampling.search.search_cache import Kept
+from bnn_ppl.sampling.search.search_cache import SearchCache
 
 X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
 Y = np.sin(3 * X[:, 0])
@@ -69,7 +69,7 @@ def with_mean(mean_of):
 
 def test_a_model_is_another_by_values_that_it_encloses():
     posteriors = [with_mean(lambda f, by=by: f + np.full(len(f), by)) for by in (0.1, 0.1, 0.2)]
-    first, same, other = (Kept.of([posterior]).place for posterior in posteriors)
+    first, same, other = (SearchCache.of([posterior]).place for posterior in posteriors)
     assert first == same != other and first is not None
 
 
@@ -83,7 +83,7 @@ def test_a_model_is_another_by_values_within_the_programs_of_its_equations(withi
             "map": lambda f: jax.lax.map(lambda _: inner(f), jnp.zeros(2))[0],
             "scan": lambda f: jax.lax.scan(lambda f, _: (inner(f), None), f, length=1)[0],
         }[within]
-        return Kept.of([with_mean(wrapped)]).place
+        return SearchCache.of([with_mean(wrapped)]).place
 
     first, same, other = map(of, (0.1, 0.1, 0.2))
     assert first == same != other and first is not None
@@ -94,31 +94,38 @@ def test_a_network_is_another_by_its_initialisers():
         init = nnx.initializers.normal(scale)
         net = partial(nnx.Linear, 1, 1, kernel_init=init)
         model = bnn.models.regressor(lambda rngs: net(rngs=rngs), bnn.priors.fan_in(1.0))
-        return Kept.of([bnn.condition(model, (X, Y))]).place
+        return SearchCache.of([bnn.condition(model, (X, Y))]).place
 
     assert of(0.1) != of(30.0)
 
 
 def test_the_key_is_the_same_on_a_terminal(monkeypatch):
-    before = Kept.of([at_scale(1.0)]).place
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert Kept.of([at_scale(1.0)]).place == before
+    before = SearchCache.of([at_scale(1.0)]).place
+    monkeypatch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", True)
+    assert SearchCache.of([at_scale(1.0)]).place == before
 
 
 def test_settings_that_json_does_not_know_are_no_error():
-    assert Kept.of([at_scale(1.0)], np.int64(3)).place is None
+    assert SearchCache.of([at_scale(1.0)], np.int64(3)).place is None
 
 
 def test_a_model_that_calls_back_is_not_known_again():
     shape = jax.ShapeDtypeStruct((len(Y),), np.float32)
-    assert Kept.of([with_mean(lambda f: jax.pure_callback(np.sin, shape, f))]).place is None
+    assert SearchCache.of([with_mean(lambda f: jax.pure_callback(np.sin, shape, f))]).place is None
 
 
 def test_a_damaged_file_is_no_answer(search, tmp_path):
     found()
     (file,) = (tmp_path / "searches").iterdir()
     file.write_bytes(file.read_bytes()[:1] + b"\xff")
+    assert found() == 0.7
+    assert search.call_count == 2
+
+
+def test_a_changed_number_is_no_answer(search, tmp_path):
+    found()
+    (file,) = (tmp_path / "searches").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"0.7", b"0.6"))
     assert found() == 0.7
     assert search.call_count == 2
 
@@ -151,12 +158,18 @@ def test_a_structure_is_chosen_once_if_there_was_time_for_all(monkeypatch):
         key = jax.random.key(0)
         return structure.choose_structure(key, model_with, rows, WIDTHS, ["learnt"], **limits)
 
-    tried = Mock(side_effect=lambda self, each: (np.full(9, float(len(each.hidden))), 0.0))
+    def scores(climb, each):
+        return np.full(9, float(len(each.hidden))), 0.0
+
+    tried = Mock(side_effect=scores)
     monkeypatch.setattr(structure._Climb, "_log_scores", lambda *args: tried(*args))
     with pytest.MonkeyPatch.context() as late:
         late.setattr(structure.Search, "is_over", lambda self: True)
         cut_short = choose()
+    tried.side_effect = [(np.zeros(9), 0.0), TimeoutError]
+    assert choose().best.hidden == (2,)
+    tried.side_effect = scores
     first, again = choose(), choose()
-    assert first == again == cut_short and first.best.hidden == (2, 2) and tried.call_count == 4
+    assert first == again == cut_short and first.best.hidden == (2, 2) and tried.call_count == 6
     choose((X, -Y))
-    assert tried.call_count == 6
+    assert tried.call_count == 8

@@ -30,6 +30,7 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         of_classes = reads_classes(problem)
         options |= {"classes": True} if of_classes else {}
         data = bnn.data.load(name, encoding=encoding, **options)
+        # Of two numbers; texts are refused by the likelihood.
         if of_classes is False and encoding is None and names_are_numbers(data.encoding):
             data = bnn.data.load(name, **options | {"classes": False})
     if not label_noise:

@@ -85,26 +85,30 @@ def target_of(
     return Column(name, "category", classes, form=WRITTEN)
 
 
-def classes_of_numbers(column: Column, values: np.ndarray) -> Column:
+def classes_of_numbers(column: Column, values: np.ndarray, cells: "pandas.Series") -> Column:
     """Take whole numbers other than 0, 1, 2, ... for the names of classes."""
     different = np.unique(values)
     whole = np.array_equal(different, np.rint(different))
     if not whole or np.array_equal(different, np.arange(len(different))):
         return column
-    names = tuple(str(int(value)) for value in different)
+    names = _as_written(values, cells) or tuple(str(int(value)) for value in different)
     few = len(names) <= _MOST_CLASSES
     return Column(column.name, "category", names, form=WRITTEN) if few else column
 
 
 def two_classes(column: Column, values: np.ndarray, cells: "pandas.Series") -> Column:
-    """Take two whole numbers for classes, as no density is of these, unless written in two ways."""
-    texts = dict(zip(cells, values.tolist(), strict=True))
-    whole = all(value == np.rint(value) for value in texts.values())
-    if len(texts) != 2 or len(set(texts.values())) != 2 or not whole:
+    """Read two whole numbers, each written in one way, as classes: no density fits them."""
+    names, whole = _as_written(values, cells), np.array_equal(values, np.rint(values))
+    if len(names) != 2 or not whole:
         return column
-    return Column(
-        column.name, "category", tuple(sorted(texts, key=texts.__getitem__)), form=WRITTEN
-    )
+    return Column(column.name, "category", names, form=WRITTEN)
+
+
+def _as_written(values: np.ndarray, cells: "pandas.Series") -> tuple[str, ...]:
+    """Give the texts of different numbers in their order; none if one is written in two ways."""
+    numbers = dict(zip(cells, values.tolist(), strict=True))
+    once = len(numbers) == len(set(numbers.values()))
+    return tuple(sorted(numbers, key=numbers.__getitem__)) if once else ()
 
 
 def role_of(cells: "pandas.Series", hint: str) -> Column:

@@ -197,7 +197,7 @@ def _targets_found(
         return tuple(found)
     (column,), only = found, cells.iloc[:, 0]
     values = values_of(only, column, hints[0])
-    return (classes_of_numbers(column, values) if classes else two_classes(column, values, only),)
+    return ((classes_of_numbers if classes else two_classes)(column, values, only),)
 
 
 def index_in(names: list[str], at: list[int]) -> list[int]:

@@ -165,8 +165,8 @@ def from_json(record: Mapping[str, Any]) -> Likelihood:
     """Read what `to_json` gave."""
     if record["name"] == "quantile" and record["num_outputs"] == len(record["law"][0]):
         raise ValueError(
-            "got a run by the quantile likelihood of an earlier version, which was another one, "
-            "expected one of this version: run it again"
+            "got a run with the quantile likelihood of an earlier version, expected that of this "
+            "one, which has a continuous density: run it again"
         )
     law = Partial(LIKELIHOODS[record["name"]].law, *map(np.asarray, record["law"]))
     return Likelihood(record["name"], record["num_outputs"], law)

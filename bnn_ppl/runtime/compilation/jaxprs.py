@@ -20,6 +20,14 @@ def programs_in(equation: JaxprEqn) -> list[Jaxpr]:
     return [program for value in equation.params.values() for program in _programs(value)]
 
 
+def constants_in(program: Jaxpr) -> Iterator[Any]:
+    """Give the constants of the programs inside a program, which its text does not show."""
+    for equation in equations_in(program):
+        for parameter in equation.params.values():
+            for inner in _several(parameter):
+                yield from inner.consts if isinstance(inner, ClosedJaxpr) else ()
+
+
 class Cost(NamedTuple):
     """What matrix products and convolutions cost.
 
@@ -67,6 +75,9 @@ def _summed(equation: JaxprEqn) -> int:
 
 
 def _programs(parameter: Any) -> list[Jaxpr]:
-    several = parameter if isinstance(parameter, tuple | list) else [parameter]
-    programs = [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in several]
+    programs = [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in _several(parameter)]
     return [program for program in programs if isinstance(program, Jaxpr)]
+
+
+def _several(parameter: Any) -> tuple | list:
+    return parameter if isinstance(parameter, tuple | list) else [parameter]

@@ -2,15 +2,15 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
-from bnn_ppl.runtime.compilation.jaxprs import cost_of
+from bnn_ppl.runtime.compilation.jaxprs import constants_in, cost_of
 
 Tree = Any
 
@@ -71,7 +71,7 @@ class Program(NamedTuple):
         text = part.pretty_print(use_color=False)
         found = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", text).encode())
         outer = [self.constants[v] for v in part.invars if v in self.constants]
-        for value in [*outer, *_enclosed([equation.params for equation in part.eqns])]:
+        for value in [*outer, *constants_in(part)]:
             if jax.dtypes.issubdtype(jax.numpy.result_type(value), jax.dtypes.prng_key):
                 value = jax.random.key_data(value)
             array = np.asarray(value)
@@ -174,20 +174,6 @@ def _needed(
             needed.append(equation)
             wanted.update(v for v in _vars(equation.invars) if v not in given)
     return needed[::-1]
-
-
-def _enclosed(params: Any) -> Iterator[Any]:
-    """Give the constants of programs within equations, such as that of a loop."""
-    if isinstance(params, ClosedJaxpr):
-        yield from params.consts
-        params = params.jaxpr
-    if isinstance(params, Jaxpr):
-        params = [equation.params for equation in params.eqns]
-    if isinstance(params, dict):
-        params = list(params.values())
-    if isinstance(params, list | tuple):
-        for each in params:
-            yield from _enclosed(each)
 
 
 def _vars(atoms: Iterable[Any]) -> list[Var]:

@@ -24,7 +24,7 @@ from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
-from bnn_ppl.sampling.search.search_cache import Kept
+from bnn_ppl.sampling.search.search_cache import SearchCache
 from bnn_ppl.sampling.setup.initial_states import positions_from
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
@@ -66,8 +66,8 @@ def scale_or_usual(
     limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
         search = Search.of(run, WANTED, **limits)
-        kept = Kept.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
-        if (known := kept.read()) is not None:
+        cache = SearchCache.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
+        if (known := cache.read()) is not None:
             return known
         scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
     except OtherRunError:  # of other rows, say
@@ -81,7 +81,7 @@ def scale_or_usual(
         # There is no Laplace approximation of this model.
         return usual
     if not search.is_over():  # with more time it could be another
-        kept.write(scale)
+        cache.write(scale)
     return scale
 
 

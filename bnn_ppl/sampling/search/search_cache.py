@@ -14,19 +14,20 @@ from bnn_ppl.data.streams.streams import Stream, fingerprint
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.program_parts import Program, program_of
 from bnn_ppl.runtime.files import cache_folder, make_folder, package_state, replace_file
+from bnn_ppl.storage.files import read_json, sealed
 
 
-class Kept(NamedTuple):
+class SearchCache(NamedTuple):
     """The place of what a search finds; None where it cannot be known again."""
 
     place: Path | None
 
     @classmethod
-    def of(cls, posteriors: Sequence[Posterior], *settings: Any) -> "Kept":
+    def of(cls, posteriors: Sequence[Posterior], *settings: Any) -> "SearchCache":
         """Name it by the programs of some posteriors, their rows, and the settings.
 
-        What another version of this package has found is not taken. As the compiled programs, it is
-        kept unless ``jax_enable_compilation_cache`` is off.
+        Results of another version of this package are not used. Like the compiled programs, they
+        are kept unless ``jax_enable_compilation_cache`` is off.
         """
         off = not jax.config.values["jax_enable_compilation_cache"]
         if off or jax.process_count() > 1 or any(map(_is_open, posteriors)):
@@ -46,8 +47,8 @@ class Kept(NamedTuple):
     def read(self) -> Any:
         """Give what was found, None if nothing was."""
         if self.place is not None:
-            with suppress(OSError, ValueError):
-                return json.loads(self.place.read_text())
+            with suppress(OSError, ValueError):  # missing or damaged
+                return read_json(self.place)["found"]
         return None
 
     def write(self, found: Any) -> None:
@@ -55,7 +56,7 @@ class Kept(NamedTuple):
         if self.place is not None:
             with suppress(OSError):
                 make_folder(self.place.parent)
-                replace_file(self.place, json.dumps(found).encode())
+                replace_file(self.place, json.dumps(sealed({"found": found})).encode())
 
 
 def _folder() -> Path | None:

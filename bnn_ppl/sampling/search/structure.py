@@ -21,7 +21,7 @@ from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.fits import Search
-from bnn_ppl.sampling.search.search_cache import Kept
+from bnn_ppl.sampling.search.search_cache import SearchCache
 
 Widths = tuple[int, ...]
 
@@ -122,8 +122,8 @@ def choose_structure(
     ends = Structure(widths[0], noises[0]), Structure(widths[-1], noises[-1])
     posteriors = [condition(model_with(each), parts[0]) for each in ends]
     seed = jax.random.key_data(key).tolist()
-    kept = Kept.of(posteriors, "structure", rows, widths, noises, seed)
-    if (found := kept.read()) is not None:
+    cache = SearchCache.of(posteriors, "structure", rows, widths, noises, seed)
+    if (found := cache.read()) is not None:
         choice = _choice_of(found)
         if folder is not None:
             _write_choice(Path(folder), choice, rows)
@@ -141,7 +141,7 @@ def choose_structure(
     if folder is not None:  # it depends on the time left: another search could end differently
         _write_choice(Path(folder), choice, rows)
     if climb.is_whole and not search.is_over():
-        kept.write(choice)
+        cache.write(choice)
     return choice
 
 

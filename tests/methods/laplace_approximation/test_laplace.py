@@ -678,6 +678,17 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     assert labels.shape == weights.shape == (3, 5)
 
 
+def test_counts_of_trials_that_are_a_column_of_x_are_drawn():
+    def of_rows(trials):
+        counts = dist.Binomial(trials.astype(int), logits=jnp.zeros(2))
+        return labels_and_weights(counts, jnp.zeros(2), "gauss_newton")
+
+    labels, weights = jax.jit(of_rows)(jnp.array([4.0, 1000.0]))
+    assert labels.shape == weights.shape == (32, 2)
+    errors = np.array([1, 250]) ** 0.5 / 32**0.5
+    assert (abs(labels.mean(0) - np.array([2, 500])) < 4 * errors).all()
+
+
 @quick_first(
     ("distribution", "parameters", "expected"),
     [

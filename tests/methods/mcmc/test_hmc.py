@@ -240,6 +240,9 @@ def test_runs_are_shorter_where_a_gradient_costs_more():
     assert bnn.adjusted_mclmc(large).settings["max_num_steps"] == 200
     # A step size that is given is for trajectories of a given length.
     assert bnn.hmc(large, 0.01).settings["max_num_steps"] == 1000
+    targets = [bnn.hmc(p).settings["target_acceptance"] for p in (small, medium, large)]
+    assert targets == [0.9, 0.95, 0.95]
+    assert bnn.hmc(large, target_acceptance=0.7).settings["target_acceptance"] == 0.7
 
 
 @quick_first("method", [bnn.hmc, bnn.nuts, bnn.adjusted_mclmc])

@@ -13,8 +13,8 @@ Array = jax.Array
 class PiecewiseNormal(dist.Distribution):
     """Quantiles whose slope in z is linear between knots, and constant beyond the outer ones.
 
-    The density is continuous: with a slope constant in each piece it would jump wherever a knot
-    passes a target, and no Hamiltonian trajectory could be long.
+    The density is therefore continuous. With a constant slope in each piece it would jump where a
+    knot passes a target, and Hamiltonian trajectories could only be short.
 
     Parameters
     ----------
@@ -54,35 +54,31 @@ class PiecewiseNormal(dist.Distribution):
     def _pieces(self) -> list[Array]:
         """Give each piece from the end with the smaller slope: the z, value and slope there.
 
-        Then half of how the slope grows with the distance in z, and the side on which the piece
-        lies. From the other end, single precision would lose a slope that falls far. The outer
-        pieces are straight.
+        Then half of how the slope grows with the distance in z, and the side of that end on which
+        the piece lies, 1 or -1. Counted from the other end, single precision would lose a slope
+        that falls far. The outer pieces are straight.
         """
-        ends = jnp.broadcast_to(self.knots, self.slopes.shape), self.values, self.slopes
-        low, high = ([each[..., :-1] for each in ends], [each[..., 1:] for each in ends])
-        grows = low[2] <= high[2]
-        inner = [jnp.where(grows, *both) for both in zip(low, high, strict=True)]
-        bend = jnp.abs(jnp.diff(self.slopes, axis=-1)) / jnp.diff(self.knots) / 2
-        inner += [bend, jnp.where(grows, 1.0, -1.0)]
-        first, last = ([*(each[..., at] for each in ends), 0.0, 1.0] for at in (0, -1))
-        shape = (*jnp.broadcast_shapes(self.values.shape[:-1], self.slopes.shape[:-1]), 1)
-        return [
-            jnp.concatenate([
-                jnp.broadcast_to(jnp.asarray(left)[..., None], shape),
-                jnp.broadcast_to(middle, (*shape[:-1], middle.shape[-1])),
-                jnp.broadcast_to(jnp.asarray(right)[..., None], shape),
-            ], -1)
-            for left, middle, right in zip(first, inner, last, strict=True)
-        ]  # fmt: skip
+        ends = jnp.broadcast_arrays(self.knots, self.values, self.slopes)
+        low, high = ends[2][..., :-1], ends[2][..., 1:]
+        rises = low <= high
+
+        def at_ends(each: Array) -> Array:
+            inner = jnp.where(rises, each[..., :-1], each[..., 1:])
+            return jnp.concatenate([each[..., :1], inner, each[..., -1:]], -1)
+
+        outer = [(0, 0)] * (low.ndim - 1) + [(1, 1)]
+        bend = jnp.pad(jnp.abs(high - low) / jnp.diff(self.knots) / 2, outer)
+        side = jnp.pad(jnp.where(rises, 1.0, -1.0), outer, constant_values=1.0)
+        return [*map(at_ends, ends), bend, side]
 
     def _piece(self, at: Array) -> list[Array]:
         """Give the pieces of these numbers, shape (...)."""
-        return [
-            jnp.take_along_axis(jnp.broadcast_to(of, (*at.shape, of.shape[-1])), at[..., None], -1)[
-                ..., 0
-            ]
-            for of in self._pieces()
-        ]
+
+        def one(of: Array) -> Array:
+            of = jnp.broadcast_to(of, (*at.shape, of.shape[-1]))
+            return jnp.take_along_axis(of, at[..., None], -1)[..., 0]
+
+        return list(map(one, self._pieces()))
 
     def _z_and_slope(self, value: Array) -> tuple[Array, Array]:
         value = jnp.asarray(value)
