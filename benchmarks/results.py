@@ -326,6 +326,33 @@ def many_chains() -> str:
     return markdown([head, *body])
 
 
+def effective_draws() -> str:
+    """Give a row a table and sampler, with its ratios to NUTS of BlackJAX and of NumPyro."""
+    rows = pandas.read_csv(STORED / "effective_draws.csv")
+    rows["a_gradient"] = 1000 * rows["ess"] / rows["gradients"]
+    rows["a_second"] = rows["ess"] / rows["cpu_seconds"]
+    of = rows.set_index(["data", "sampler"])
+    head = ["data", "sampler", "gradients", "CPU seconds", "R-hat, 95 %", "median ESS", "lowest"]
+    head += ["ESS a thousand gradients", "over BlackJAX's", "ESS a CPU second", "over NumPyro's"]
+    body = [
+        [
+            row["data"],
+            row["sampler"],
+            f"{row['gradients']:,.0f}",
+            number(row["cpu_seconds"]),
+            f"{row['rhat']:.3f}",
+            f"{row['ess']:,.0f}",
+            f"{row['lowest_ess']:,.0f}",
+            number(row["a_gradient"]),
+            f"{row['a_gradient'] / of['a_gradient'][row['data'], 'BlackJAX nuts']:.2f}",
+            number(row["a_second"]),
+            f"{row['a_second'] / of['a_second'][row['data'], 'NumPyro NUTS']:.2f}",
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def airfoil_chosen() -> str:
     """Give a row a setting tried on held-out training rows, the best likelihood first."""
     rows = _airfoil("held out").query("method == 'mclmc'").sort_values("gaussian_nll")
@@ -520,6 +547,9 @@ MADE = {
     "priors/subspace_tables": Made(subspace, "subspace.csv", "python benchmarks/subspace.py"),
     "gradient_noise": Made(
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
+    ),
+    "effective_draws": Made(
+        effective_draws, "effective_draws.csv", "taskset -c 1 python benchmarks/effective_draws.py"
     ),
     "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
     "noise": Made(noise_table.table, "noise.csv", "taskset -c 1 python benchmarks/noise.py"),

@@ -1,6 +1,7 @@
 """Opening the folders of runs."""
 
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -23,6 +24,7 @@ from bnn_ppl.data.images.image_files import is_folder
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
+from bnn_ppl.data.tables.reading import streamed_files
 from bnn_ppl.data.tables.table_files import STANDARD_INPUT, from_standard_input, is_elsewhere
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods import likelihood as likelihoods
@@ -121,9 +123,11 @@ def _recorded(folder: Path, data_dir: Path | None = None) -> _Recorded:
         problem = problem.changed(data=str(folder / COPY))
     if data_dir is not None:
         problem = problem.changed(data_dir=data_dir)
-    if data_dir is not None and is_file(problem.data.data):
-        moved = data_dir / Path(problem.data.data).name
-        problem = problem.changed(data=str(moved) if moved.is_file() else problem.data.data)
+    own = Path(problem.data.data)
+    if data_dir is not None and (own.is_absolute() or is_file(str(own))):
+        moved = data_dir / own.name
+        found = moved.exists() or glob(str(moved))
+        problem = problem.changed(data=str(moved) if found else str(own))
     encoding = None if record is None else _readable(folder, from_json, record)
     likelihood = None if law is None else _readable(folder, likelihoods.from_json, law)
     return _Recorded(problem, encoding, rows, likelihood)
@@ -140,7 +144,8 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
         still_open["noise_floor"] = given["noise_floor"]
     problem = settled(problem, data)
     chosen = problem.data
-    own = (is_file(chosen.data) or is_folder(chosen.data)) and not is_elsewhere(chosen.data)
+    own = is_file(chosen.data) or is_folder(chosen.data) or streamed_files(chosen.data) is not None
+    own = own and not is_elsewhere(chosen.data)
     paths = {
         "data": str(Path(chosen.data).expanduser().absolute()) if own else chosen.data,
         "data_dir": chosen.data_dir and str(chosen.data_dir),

@@ -157,7 +157,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         y = labels_of(y)
         rows = checked_rows(self, X, y, sample_weight, self.columns)
         check_classification_targets(rows.y)
-        rows = rows._replace(weights=class_weights(self.class_weight, rows))
+        rows = rows._replace(weights=class_weights(self.class_weight, rows, classes))
         if classes is None:
             self.classes_, numbers = numbered(rows.y)
         else:
@@ -165,6 +165,12 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
             numbers = self._numbers(rows.y)
         if len(self.classes_) < 2:
             raise ValueError("got y with only one class, expected at least 2 classes")
+        missing = self.classes_[np.setdiff1d(np.arange(len(self.classes_)), numbers)].tolist()
+        if missing and self.likelihood == "ordinal":
+            raise ValueError(
+                f"got first rows without the label {missing[0]!r} for likelihood='ordinal', "
+                "expected each, which its cut points start from: give rows of each at first"
+            )
         rows = rows._replace(y=numbers)
         columns = rows.columns_of_likelihood()
         self.likelihood_ = likelihood_of(self.likelihood, numbers, columns, of_classes=True)
@@ -202,7 +208,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         labels = checked_y(self, labels_of(y))
         weights = weights_of_rows(sample_weight, np.empty((len(labels), 1)))
         of_labels = Rows(np.empty((len(labels), 0)), labels, weights, False)
-        self._continue(X, self._numbers(labels), class_weights(self.class_weight, of_labels))
+        weights = class_weights(self.class_weight, of_labels, self.classes_)
+        self._continue(X, self._numbers(labels), weights)
         return self
 
     def _numbers(self, labels: np.ndarray) -> np.ndarray:

@@ -269,8 +269,8 @@ def labels_of(y: Any) -> Any:
     return np.asarray(getattr(y, "columns", np.arange(rows.shape[1])))[rows.argmax(1)]
 
 
-def class_weights(class_weight: Any, rows: Rows) -> np.ndarray | None:
-    """Give the weights of the rows, times those of their classes.
+def class_weights(class_weight: Any, rows: Rows, classes: Any = None) -> np.ndarray | None:
+    """Give the weights of the rows, times those of their classes; `classes` are by default y's.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def class_weights(class_weight: Any, rows: Rows) -> np.ndarray | None:
     if isinstance(class_weight, Mapping):
         for label, weight in class_weight.items():
             check_positive(f"class_weight[{label!r}]", weight)
-        labels = np.unique(rows.y).tolist()
+        labels = np.unique(rows.y if classes is None else classes).tolist()
         others = [label for label in class_weight if label not in labels]
         missing = [label for label in labels if label not in class_weight]
         if others and missing:
@@ -296,7 +296,10 @@ def class_weights(class_weight: Any, rows: Rows) -> np.ndarray | None:
             f"got class_weight={class_weight!r}, expected 'balanced' or a dict from labels to "
             "weights"
         )
-    of_classes = compute_sample_weight(class_weight, rows.y)
+    if isinstance(class_weight, Mapping):
+        of_classes = np.array([float(class_weight.get(label, 1.0)) for label in rows.y.tolist()])
+    else:
+        of_classes = compute_sample_weight(class_weight, rows.y)
     return of_classes if rows.weights is None else of_classes * rows.weights
 
 

@@ -1,6 +1,7 @@
 """What an estimator's run predicts with, as its folder records it."""
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +91,12 @@ def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
     )
 
 
+def whole_numbers(labels: Sequence[Any]) -> tuple[int, ...] | None:
+    """Give labels as whole numbers; None if one is none."""
+    numbers = [label for label in labels if type(label) in (int, float) and label == int(label)]
+    return tuple(map(int, numbers)) if len(numbers) == len(labels) else None
+
+
 def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any, ...] | None]:
     """Rebuild a posterior of rows of zeros and what else such a run predicts with.
 
@@ -103,8 +110,7 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
         parameters["hidden"] = tuple(parameters["hidden"])
     estimator = getattr(estimators, settings[ESTIMATOR])(**parameters)
     encoding = settings["encoding"] and from_json(settings["encoding"])
-    numbers = labels is not None and all(type(label) is int for label in labels)
-    classes = tuple(labels) if numbers else None
+    classes = None if labels is None else whole_numbers(labels)
     data = blank_rows(settings["rows"], settings[ESTIMATOR], encoding, classes)
     estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
     estimator.encoding_ = encoding if encoding and encoding.inputs else None
@@ -123,5 +129,5 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     estimator._train = ((x, np.ones(len(x), x.dtype)) if estimator._weighted else x), y
     with jax.enable_x64(False):
         posterior = estimator._conditioned()
-    plain = labels is None or (numbers and labels == list(range(len(labels))))
+    plain = labels is None or json.dumps(labels) == json.dumps([*range(len(labels))])
     return posterior, data, False, estimator._weighted, None if plain else tuple(labels)

@@ -204,7 +204,7 @@ def test_a_wrong_table_of_the_user(tmp_path, text, settings, message):
 def test_short_lines_and_lines_without_cells_have_empty_cells(tmp_path):
     lines = [f"{k},{k},{k}" for k in range(1, 21)]
     lines[3], lines[7], lines[9] = "4", ",,", ""
-    with pytest.warns(UserWarning, match="without 1 rows whose c is empty"):
+    with pytest.warns(UserWarning, match="without 2 rows whose c is empty"):
         found = data.load(write(tmp_path, "a,b,c\n" + "\n".join(lines)))
     assert len(found.train.y) + len(found.test.y) == 17
 

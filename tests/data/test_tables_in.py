@@ -246,6 +246,116 @@ def test_two_whole_numbers_are_classes_unless_told_otherwise(values, tmp_path):
         assert data.load(tmp_path / "b.csv").num_classes is None
 
 
+def table_of(folder, header, cells):
+    """Write a table whose last column are the cells, one after the other."""
+    rows = np.random.default_rng(0).normal(size=(60, 3)).round(3) + 0.0001
+    lines = [",".join(map(str, [*row, cells[k % len(cells)]])) for k, row in enumerate(rows)]
+    path = folder / "a.csv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["0,1,2,target", "2019,2020,2021,species", "nan,inf,2,y", "label,0,1,2"],
+)
+@pytest.mark.parametrize("cells", [("cat", "dog"), ("1.5", "2.25", "3.125")])
+def test_a_header_with_numbers_is_one(header, cells, tmp_path):
+    names = header.split(",")
+    found = data.load(table_of(tmp_path, header, cells))
+    assert [*(column.name for column in found.encoding.inputs), found.encoding.target.name] == names
+    assert len(found.train.y) + len(found.test.y) == 60
+
+
+@pytest.mark.parametrize("first", ["5.1,3.5,1.4,setosa", "0.3,unknown,1.4,2.5", "5.1,3,1,0.5"])
+def test_a_first_line_of_values_is_one(first, tmp_path):
+    cells = ("setosa", "virginica") if "setosa" in first else ("1.5", "2.25")
+    found = data.load(table_of(tmp_path, first, cells))
+    assert [column.name for column in found.encoding.inputs] == ["0", "1", "2"]
+    assert len(found.train.y) + len(found.test.y) == 61
+
+
+def test_whole_numbers_above_fractions_are_refused(tmp_path):
+    path = table_of(tmp_path, "2019,2020,2021,2022", ("1.5", "2.25"))
+    with pytest.raises(ValueError, match="got a first line 2019,2020,2021,2022 of whole numbers"):
+        data.load(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes", "names"),
+    [
+        (("1-2", "3-4", "5"), None, ("5", "1-2", "3-4")),
+        (("1", "2", "3+"), True, ("3+", "1", "2")),
+        (("0", "1", "2", "unknown"), True, ("0", "unknown", "1", "2")),
+        (("+", "-"), None, ("+", "-")),
+        (("None", "Mild", "Severe"), None, ("Mild", "None", "Severe")),
+    ],
+)
+def test_texts_are_classes_whatever_some_of_them_say(cells, classes, names, tmp_path):
+    found = data.load(table_of(tmp_path, "a,b,c,y", cells), classes=classes)
+    assert set(found.class_names) == set(names)
+    assert len(found.train.y) + len(found.test.y) == 60
+
+
+def test_a_mistake_among_numbers_is_told_with_what_else_it_may_be(tmp_path):
+    with pytest.raises(ValueError, match=r"got '3\+' .*; correct the cell .*--classes True"):
+        data.load(table_of(tmp_path, "a,b,c,y", ("1", "2", "3+")))
+
+
+def test_y_named_as_a_category_is_classes_and_cannot_be_dropped(tmp_path):
+    path = table_of(tmp_path, "a,b,c,y", ("3", "4", "7"))
+    found = data.load(path, columns=data.Columns(categorical=("y",)))
+    assert found.class_names == ("3", "4", "7")
+    with pytest.raises(ValueError, match="got 'y' for two purposes"):
+        data.load(path, columns=data.Columns(drop=("y",)))
+    with pytest.raises(ValueError, match="got several columns y"):
+        data.load(table_of(tmp_path, "y,b,c,y", ("3.5", "4", "7")), target=3)
+
+
+def test_wide_lines_and_lines_that_end_as_on_old_machines(tmp_path):
+    wide = ",".join(f"gene{k:012d}" for k in range(9000))
+    rows = np.random.default_rng(0).integers(0, 9, (12, 9000))
+    lines = [wide, *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert data.load(tmp_path / "a.csv").train.x.shape[1] == 8999
+    (tmp_path / "b.csv").write_bytes(b"a,b,y\r" + b"1,2,3.5\r4,5,6\r2,2,1\r1,7,1.5\r")
+    assert data.load(tmp_path / "b.csv").train.x.shape == (3, 2)
+
+
+def test_rows_without_cells_keep_their_place_and_y_that_is_missing_scores_nothing(tmp_path):
+    like = data.load(table_of(tmp_path, "a,b,c,y", ("1.5", "2.25", "3.125")))
+    path = tmp_path / "new.csv"
+    path.write_text("a,b,c,y\n1,2,3,1.5\n,,,\n\n4,5,6,\n,,,\n,,,\n")
+    new = read_new_rows(path, like)
+    assert new.x.shape == (3, 3) and new.y is None
+    assert "rows are not scored: y: got '' in line 3, column 'y', expected a finite" in new.fills
+    path.write_text("a,b,c,y\n1,2,3,1.5\n4,5,6,2\n")
+    assert read_new_rows(path, like).y is not None
+
+
+def test_numbers_that_name_classes_or_categories_are_the_same_in_any_writing(tmp_path):
+    rows = [f"{k}.5,{k % 3},{1 + k % 2}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,y", *rows]))
+    like = data.load(tmp_path / "a.csv", columns=data.Columns(categorical=("b",)))
+    assert like.class_names == ("1", "2")
+    path = tmp_path / "new.csv"
+    path.write_text("a,b,y\n1,2.0,2.0\n2,0.0,1.0\n")
+    new = read_new_rows(path, like)
+    assert new.y.tolist() == [1, 0] and not new.fills and "b" not in new.furthest
+    same = given_new_rows([[1, 2], [2, 0]], [2, 1], like)
+    assert same.y.tolist() == [1, 0] and np.array_equal(same.x, new.x)
+    with pytest.raises(ValueError, match=r"got '0' in y\[1\].*expected one of 1, 2"):
+        given_new_rows([[1, 2], [2, 0]], [2, 0], like)
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, like.train.x.shape[1])), y=np.array([1, 2]))
+    assert read_new_rows(tmp_path / "new.npz", like).y.tolist() == [0, 1]
+
+
+def test_classes_are_counted_before_a_subset_is_taken(tmp_path):
+    rows = [f"{k}.5,{k % 8}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,y", *rows]))
+    assert data.load(tmp_path / "a.csv", classes=True, subset=3).num_classes == 8
+
+
 def test_one_number_written_in_two_ways_is_not_two_classes(tmp_path):
     lines = [f"{k},{one}" for k, one in enumerate(20 * ["1", "1.0"])]
     (tmp_path / "a.csv").write_text("\n".join(["x,y", *lines]))

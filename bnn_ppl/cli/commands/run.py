@@ -1,5 +1,6 @@
 """The command ``run``."""
 
+import shutil
 import sys
 import time
 import warnings
@@ -28,7 +29,7 @@ from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import keep_input, settings_of
+from bnn_ppl.cli.run_folders import COPY, keep_input, settings_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
@@ -36,6 +37,7 @@ from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
+from bnn_ppl.storage.files import PROBLEM
 from bnn_ppl.storage.problem import CHOICE, write_problem
 
 
@@ -222,17 +224,17 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     new = read_header(folder) is None and jax.process_index() == 0
     if new:
         write_problem(folder, settings)
+        keep_input(folder, settings)
     try:
         with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):  # printed below
             draws = sample(folder=folder)
         if jax.process_index() == 0:
             write_problem(folder, settings)  # which may have been damaged
-            keep_input(folder, settings)
         return draws
     except (ValueError, TypeError):
-        if new and len(list(folder.iterdir())) == 1:  # refused before anything was begun
-            (folder / "problem.json").unlink()
-            folder.rmdir()
+        own = {folder / name for name in (PROBLEM, COPY)}
+        if new and set(folder.iterdir()) <= own:  # refused before anything was begun
+            shutil.rmtree(folder)
         raise
 
 

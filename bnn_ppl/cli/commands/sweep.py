@@ -18,6 +18,8 @@ from bnn_ppl.cli.commands.results import (
     predicted,
     predicted_elsewhere,
 )
+from bnn_ppl.cli.problem.likelihoods import have_same_units
+from bnn_ppl.cli.problem.problem import ColumnOptions
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 from bnn_ppl.cli.tables import table_text, with_output_names
@@ -28,7 +30,8 @@ _ALL_ROWS = (
     "float64",
 )
 _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
-OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, "on")
+_COLUMNS = tuple(name.replace("_", "-") for name in ColumnOptions._fields)
+OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, *_COLUMNS, "on")
 _OWN = ("folder", "on", "held-out", "folds", "fold")  # options of sweep that the run has too
 _USUAL_SHARE = 0.2  # held out
 _TEN_FOLDS = tuple(f"fold-{number}" for number in range(10))
@@ -196,7 +199,8 @@ def _check(study: Study, arguments: Sequence[str], reference: str | None) -> Non
                 "each once"
             )
         of_training = option in ("subset", "label-noise")
-        if option in OTHER_ROWS or (of_training and study.on == "held-out"):
+        units = option == "likelihood" and not have_same_units(values)
+        if option in OTHER_ROWS or units or (of_training and study.on == "held-out"):
             hint = "give them as --splits" if option == "split" else "use run for each value"
             raise ValueError(
                 f"got a sweep over {option}, expected an option that leaves the rows to score and "

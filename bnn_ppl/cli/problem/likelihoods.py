@@ -1,12 +1,13 @@
 """Likelihoods by the names that the command line gives them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.tables.roles import ROLES, apart
-from bnn_ppl.data.tables.table_files import is_table
+from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
 from bnn_ppl.runtime.names import hint
 
@@ -37,10 +38,16 @@ def keeps_units(problem: Problem) -> bool:
     return chosen is not None and not chosen.targets.standardised
 
 
+def have_same_units(names: Sequence[str]) -> bool:
+    """Whether y has the same units with all likelihoods of these names."""
+    each = [LIKELIHOODS.get(name.replace("-", "_")) for name in names]
+    return len({chosen is None or chosen.targets.standardised for chosen in each}) < 2
+
+
 def reads_classes(problem: Problem) -> bool | None:
-    """Whether a table's numbers are to be classes, as the likelihood says; None if it does not."""
+    """Whether a file's numbers are to be classes, as the likelihood says; None if it does not."""
     chosen = chosen_likelihood(problem)
-    if problem.data.classes is not None or not is_table(problem.data.data):
+    if problem.data.classes is not None or not is_file(problem.data.data):
         return None
     if chosen is None:
         return {"normal": False, "categorical": True}.get(problem.likelihood.likelihood)

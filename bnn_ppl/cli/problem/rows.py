@@ -11,6 +11,7 @@ from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.reading import streamed_files
+from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.studies.label_noise import with_label_noise
 
 Scored = Literal["held-out", "test"]  # rows
@@ -29,6 +30,7 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
         of_classes = reads_classes(problem)
         options |= {"classes": True} if of_classes else {}
+        options |= {"classes": False} if of_classes is False and not is_table(name) else {}
         data = bnn.data.load(name, encoding=encoding, **options)
         # Of two numbers; texts are refused by the likelihood.
         if of_classes is False and encoding is None and names_are_numbers(data.encoding):

@@ -8,6 +8,7 @@ import numpy as np
 from bnn_ppl.data.images.images import with_channel
 from bnn_ppl.data.splits import published_split, split_rows
 from bnn_ppl.data.tables.encoding import Encoding, encoded_target
+from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.kinds.column import Column, as_text
 from bnn_ppl.data.tables.reading import Data, Read, arrays_in, read_npz, require
 from bnn_ppl.data.tables.roles import Columns
@@ -81,10 +82,11 @@ def classes_of(path: Path, y: np.ndarray) -> Encoding | None:
 
 
 def numbered(path: Path | str, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
-    """Give class numbers for an array of texts or truth values; other arrays as they are."""
-    if encoding is None or y.dtype.kind not in "SUb":
+    """Give class numbers for texts, truth values, and numbers that name classes; others as is."""
+    words = y.dtype.kind in "SUb"
+    if encoding is None or not (words or names_are_numbers(encoding)):
         return y
-    texts = as_text({"y": y.astype(str)}, f"{name}[{{}}]".format)
+    texts = as_text({"y": y.astype(str) if words else y}, f"{name}[{{}}]".format)
     return encoded_target(texts, encoding, str(path)).astype(np.int64)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.tables.kinds import boolean
+from bnn_ppl.data.tables.kinds.category import as_named
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed, type_in
 from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
 from bnn_ppl.data.tables.kinds.number import POINT, UNKNOWN
@@ -155,19 +156,28 @@ def _of_role(table: "pandas.DataFrame", role: str, column: Column, source: str) 
     return values[:, None]
 
 
-def encoded_target(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
-    """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
-    each = [
-        _values(
-            table.iloc[:, place], column, source, mark_of(table, table.columns[place]), needed=True
-        )
-        for place, column in enumerate(encoding.targets)
-    ]
+def encoded_target(
+    table: "pandas.DataFrame", encoding: Encoding, source: str, or_else: str = ""
+) -> np.ndarray:
+    """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs).
+
+    `or_else` is what else may be done about a cell that is no number.
+    """
+    each = []
+    for place, column in enumerate(encoding.targets):
+        hint = mark_of(table, table.columns[place])
+        advice = or_else if column.kind == "number" else ""
+        each.append(_values(table.iloc[:, place], column, source, hint, True, advice))
     return each[0] if len(each) == 1 else np.stack(each, axis=1)
 
 
 def _values(
-    cells: "pandas.Series", column: Column, source: str, hint: str, needed: bool = False
+    cells: "pandas.Series",
+    column: Column,
+    source: str,
+    hint: str,
+    needed: bool = False,
+    or_else: str = "",
 ) -> np.ndarray:
     """Give a number for each cell; of a category its place among the categories.
 
@@ -180,7 +190,7 @@ def _values(
     empty = is_empty(cells).to_numpy()
     wrong = np.isnan(values) & ~(empty & (column.fill is not None) & (not needed))
     for row in np.flatnonzero(wrong)[:1]:
-        do = "correct the cell or remove the line"
+        do = f"correct the cell or remove the line{or_else}"
         if empty[row] and not needed:
             do += "; a new run fills empty cells"
         at = f"{cells.index[row]}, column {column.name!r}"
@@ -221,7 +231,8 @@ def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str
     cells = table[column.name]
     if column.kind == "category" and column.other:
         empty = is_empty(cells).to_numpy()
-        unseen = ~cells.isin(column.categories).to_numpy() & ~(empty & column.marked)
+        known = as_named(cells, column.categories).isin(column.categories).to_numpy()
+        unseen = ~known & ~(empty & column.marked)
         texts = sorted(set(cells[unseen & ~empty])) + ["an empty cell"] * bool(any(unseen & empty))
         return unseen, f"other for {listed(texts, 3)}"
     if column.fill is None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
 _MOST_CLASSES = 50
+_CLASSES = "-", "--", "None"  # among texts
 _FEW = 20  # different whole numbers of a y that may be ordered classes
 _COUNTS = 100  # different whole numbers that may be counts
 
@@ -61,19 +62,31 @@ def inputs_learnt(
     return tuple(found), left_out
 
 
+def lacks_y(cells: "pandas.Series") -> "pandas.Series":
+    """Whether cells of y say that there is no value; among texts "-" and "None" are classes."""
+    empty = is_empty(cells)
+    if any(number_in(cell) is not None for cell in cells[~empty].unique()):
+        return empty
+    return empty & ~cells.isin(_CLASSES)
+
+
 def target_of(
     cells: "pandas.Series", source: str, hint: str = UNKNOWN, categorical: bool = False
 ) -> Column:
-    """Tell what y is: classes if it is categorical, numbers if any cell is one, or truth values.
+    """Tell what y is: classes, numbers or truth values.
+
+    Texts are classes, some numbers among them too, and so are numbers that are categorical. Where
+    at least half of the different cells are numbers, or there are too many for classes, the others
+    are taken for mistakes.
 
     Raises
     ------
     ValueError
         If there are too many different texts for classes.
     """
-    name, present = str(cells.name), cells[~is_empty(cells)].unique().tolist()
+    name, present = str(cells.name), cells[~lacks_y(cells)].unique().tolist()
     form, share = form_of(present, hint)
-    numbers = share > 0 or any(number_in(cell) is not None for cell in present)
+    numbers = share >= 0.5 or (share > 0 and len(present) > _MOST_CLASSES)
     if not present or (numbers and not categorical):
         return Column(name, "number", form=form)
     if boolean.form_of(present) == boolean.TRUE_AND_FALSE:

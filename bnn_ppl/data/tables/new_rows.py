@@ -18,6 +18,7 @@ from bnn_ppl.data.tables.encoding import (
     fills_in_words,
     mark_of,
 )
+from bnn_ppl.data.tables.kinds.category import as_named
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
 from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
@@ -40,7 +41,8 @@ class NewRows(NamedTuple):
     y : numpy.ndarray or None
         Standardised targets or class numbers, if the file has them.
     fills : str
-        How many rows had empty cells and what fills them, in one line; "" if none had.
+        How many rows had empty cells and what fills them, and which cell of y is no value of it, in
+        one line; "" if there are none.
     outside : numpy.ndarray or None
         Of a table: how far each row is outside the training rows, shape (rows,): by how many
         training standard deviations a number or a date is beyond their least or largest value, or
@@ -154,13 +156,18 @@ def _as_in_training(
 def _from_table(
     path: Path | str, table: "pandas.DataFrame", like: DataSet
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
-    """Take x, and y if it is there, from a table; say what fills empty cells of x."""
+    """Take x, and y if it is there, from a table; say what fills empty cells, and why y is not."""
     encoding = _encoding_of(like)
     targets = [column.name for column in encoding.targets]
     x = encoded(table, encoding, str(path))
     has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
-    y = encoded_target(table[targets], encoding, str(path)) if has_y else None
-    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding)
+    y, told = None, [fills_in_words(table, encoding)]
+    if has_y:
+        try:
+            y = encoded_target(table[targets], encoding, "y")
+        except ValueError as error:  # rows can be predicted all the same
+            told.append(f"rows are not scored: {error}")
+    return x.reshape(-1, *like.train.x.shape[1:]), y, "; ".join(filter(None, told))
 
 
 def _outside(
@@ -172,7 +179,8 @@ def _outside(
     for number, column in enumerate(inputs):
         if column.kind == "category" and column.other:
             cells = table[column.name]
-            beyond[:, number] = ~(cells.isin(column.categories) | is_empty(cells))
+            known = as_named(cells, column.categories).isin(column.categories)
+            beyond[:, number] = ~(known | is_empty(cells))
         elif column.kind != "category":
             beyond[:, number] = _beyond(table, x, like, column, place)
         place += len(names_of_x(column))

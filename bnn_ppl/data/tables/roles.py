@@ -84,7 +84,7 @@ def inputs_of(
     for name in [*apart, *several, *filter(None, [columns.time])]:
         got, expected = f"a column {name!r} to use", f"one of {', '.join(names)}"
         require(source, name in names, got, expected, "correct its name")
-    taken = [*targets, *apart]
+    taken = [*targets, *apart, *(name for name in columns.drop if name in targets)]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     require(source, twice is None, f"{twice!r} for two purposes", "one", "name another column")
     chosen = names if columns.only is None else columns.only

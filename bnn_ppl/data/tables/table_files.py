@@ -10,7 +10,7 @@ import io
 import lzma
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from glob import glob
 from itertools import islice
@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
+import numpy as np
+
 from bnn_ppl.data.tables.encoding import DECIMAL
+from bnn_ppl.data.tables.header import has_names, is_no_number
 from bnn_ppl.data.tables.kinds.column import TYPES, as_text
-from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, number_in, sure_form
+from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, sure_form
 from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, "
 _LINES_SEEN = 20  # to find what separates their cells
 _SPACES = r"\s+"
 _NEVER = "\x1f"  # separates the cells of one column
+_LONGEST = 2**31 - 1  # characters of a cell; a wide line is one cell to a mark that it lacks
 _TOO_MANY = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
@@ -124,28 +128,14 @@ def read_table(file: str, least_columns: int = 2) -> "pandas.DataFrame":
     if kind in _READERS and kind != _WORKBOOK:
         return _with_named_index(_by_pandas(file))
     cells, mark = (_sheet(file), "") if kind == _WORKBOOK else _cells(file, least_columns)
-    first = cells.iloc[0].tolist()
-    numbers = [str(column) for column in range(len(first))]
-    by_pandas = first in (numbers, ["", *numbers[:-1]])  # for columns that have no names
-    got, do = f"a first line {','.join(first)}", "write other names, or 0.0,1.0"
-    require(file, first != ["0", "1"], got, "either names or values", do)
-    in_words = all(map(_is_no_number, first))
-    has_names = in_words or (by_pandas and len(first) > 1)
-    rows = cells[1:] if has_names else cells
-    if in_words and len(rows):
-        got = f"a first line {','.join(first)}, each of which is also a value of its column"
-        known = (rows == first).any().all()
-        require(file, not known, got, "names of the columns", "add a line of names")
-    names = first if has_names else numbers
+    named = has_names(cells, file)
+    rows = cells[1:] if named else cells
+    names = cells.iloc[0].tolist() if named else [str(k) for k in range(cells.shape[1])]
     rows = rows.set_axis(names, axis=1)
     types = rows.attrs.get(TYPES, {})
     rows.attrs[TYPES] = {name: types[str(k)] for k, name in enumerate(names) if str(k) in types}
     rows.attrs[DECIMAL] = _decimal_mark(rows, mark)
     return rows
-
-
-def _is_no_number(cell: str) -> bool:
-    return number_in(cell) is None and number_in(cell, COMMA) is None
 
 
 def _decimal_mark(table: "pandas.DataFrame", separator: str) -> str:
@@ -185,8 +175,8 @@ def _with_named_index(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 def _sheet(file: str) -> "pandas.DataFrame":
     """Read the cells of a sheet: the first of two columns or more, or else the first with cells.
 
-    Empty rows and columns are left out, and rows above the table, such as a title, of which at
-    most half is filled.
+    Empty columns are left out, and rows above the table, such as a title, of which at most half is
+    filled.
     """
     options = {"sheet_name": None, "header": None, "dtype": object, "na_filter": False}
     sheets = {}
@@ -194,7 +184,8 @@ def _sheet(file: str) -> "pandas.DataFrame":
         table = as_text(frame, lambda row: f"row {row + 1}")
         filled = table != ""
         if filled.any(axis=None):
-            sheets[str(name)] = table.loc[filled.any(axis=1), filled.any(axis=0)]
+            rows = filled.any(axis=1).to_numpy()
+            sheets[str(name)] = table.loc[_between(rows), filled.any(axis=0)]
     require(file, sheets, "a workbook without cells", "a table", "fill it")
     wide = [name for name, table in sheets.items() if table.shape[1] > 1]
     chosen = (wide or [*sheets])[0]
@@ -215,13 +206,23 @@ def _numbered_columns(table: "pandas.DataFrame") -> "pandas.DataFrame":
     return table
 
 
+def _between(filled: np.ndarray) -> np.ndarray:
+    """Tell which rows are not before the first filled one or after the last."""
+    places = np.flatnonzero(filled)
+    rows = np.arange(len(filled))
+    return (places[0] <= rows) & (rows <= places[-1])
+
+
 def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
-    """Read the cells of the lines that are not empty, and what separates them."""
+    """Read the cells of the lines that are not empty, and what separates them.
+
+    A line of separators alone is a row of empty cells, unless it is before or after all others.
+    """
     import pandas as pd
 
-    text = _text(file)
+    text = _text(file).replace("\r\n", "\n").replace("\r", "\n")
     require(file, text.strip(), "an empty file", "rows of numbers", "fill it")
-    before = len(text) - len(text.lstrip("\r\n"))
+    before = len(text) - len(text.lstrip("\n"))
     lines = list(islice(filter(str.strip, io.StringIO(text)), _LINES_SEEN))
     mark = _separator(file, lines)
     if mark and _first_lacks_one(lines, mark):
@@ -239,11 +240,27 @@ def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
         raise unreadable(Path(file), error) from error
     table = table.astype(object).fillna("").map(str.strip).astype(object)
     table.index = [f"line {line + first + 1}" for line in range(len(table))]
-    table = table[(table != "").any(axis=1)]
+    table = table[_are_rows(text, (table != "").any(axis=1).to_numpy(), mark, first)]
     least = "tabs" if suffix_of(file) == ".tsv" else "commas"
     do = f"separate them by {least}"
     require(file, table.shape[1] >= least_columns, "one column", "at least two", do)
     return table, mark
+
+
+def _are_rows(text: str, filled: np.ndarray, mark: str, first: int) -> np.ndarray:
+    """Tell which lines from the `first` on are rows: those filled, and separators between them."""
+    if filled.all() or mark in ("", _SPACES):
+        return filled
+    marked = [len(cells) > 1 for cells in _parted(io.StringIO(text), mark)][first:]
+    if len(marked) != len(filled):
+        return filled
+    return filled | (np.array(marked) & _between(filled))
+
+
+def _parted(lines: Iterable[str], mark: str) -> Iterator[list[str]]:
+    """Part lines at a mark outside quotation marks, cells of any length."""
+    csv.field_size_limit(_LONGEST)
+    return csv.reader(lines, delimiter=mark)
 
 
 def _separator(file: str, lines: list[str]) -> str:
@@ -253,7 +270,7 @@ def _separator(file: str, lines: list[str]) -> str:
     """
     marks = "\t" if suffix_of(file) == ".tsv" else ";\t|,"
     for mark in marks:
-        widths = {len(cells) for cells in csv.reader(lines, delimiter=mark)}
+        widths = {len(cells) for cells in _parted(lines, mark)}
         one_less = {max(widths) - 1, max(widths)} == widths and _first_lacks_one(lines, mark)
         if (len(widths) == 1 and widths != {1}) or one_less:
             return mark
@@ -272,13 +289,13 @@ def _first_lacks_one(lines: list[str], mark: str) -> bool:
     """
     if mark == _SPACES:
         return False
-    names, *rows = csv.reader(lines, delimiter=mark)
+    names, *rows = _parted(lines, mark)
     right = len(names) > 1 and len(rows) > 1 and {len(row) for row in rows} == {len(names) + 1}
-    if not right or not all(map(_is_no_number, names)):
+    if not right or not all(map(is_no_number, names)):
         return False
     first = [row[0] for row in rows]
     counted = first == [str(number + 1) for number in range(len(rows))]
-    return counted or (len(set(first)) == len(first) and all(map(_is_no_number, first)))
+    return counted or (len(set(first)) == len(first) and all(map(is_no_number, first)))
 
 
 def _text(file: str) -> str:

@@ -21,6 +21,7 @@ from bnn_ppl.data.tables.finding import (
     classes_of_numbers,
     inputs_learnt,
     kinds_of,
+    lacks_y,
     order_of_times,
     role_of,
     scales_of_x,
@@ -28,7 +29,8 @@ from bnn_ppl.data.tables.finding import (
     two_classes,
     values_to_cut,
 )
-from bnn_ppl.data.tables.kinds.column import Column, is_empty, type_in
+from bnn_ppl.data.tables.header import is_no_number
+from bnn_ppl.data.tables.kinds.column import Column, type_in
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
 from bnn_ppl.data.tables.roles import Columns, inputs_of
@@ -93,7 +95,7 @@ def own(
     if several and classes:
         raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
     if not several and (read.of_classes if classes is None else classes):
-        count = _num_classes(path, train, test, encoding and encoding.class_names)
+        count = _num_classes(path, read.train, test, encoding and encoding.class_names)
         found = classification(train, test, x, count, name, source, dtype)
     else:
         found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
@@ -142,7 +144,9 @@ def _read_table(
     named = inputs_of(names, [names[column] for column in at], columns, source)
     used = [k for k, name in enumerate(names) if name in named and k not in (*at, *index)]
     require(source, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
-    refuse_repeated(source, table.iloc[:, used])
+    refuse_repeated(source, table.iloc[:, [*used, *_of_same_names(names, at, columns)]])
+    if classes is None and names[at[0]] in columns.categorical:
+        classes = True
     kinds = kinds_of(table.iloc[:, used], columns.categorical)
     table, without = _with_y(table, at, source, encoding)
     y_cells, inputs = table.iloc[:, at], table.iloc[:, used]
@@ -159,10 +163,17 @@ def _read_table(
         encoding = Encoding(found, targets[0], tuple(reasons), tuple(targets[1:]), roles)
         told = {"without_y": without, "sheet": table.attrs.get(SHEET, "")}
         encoding = encoding._replace(reasons=tuple(reasons.values()), **told)
-    x, y = encoded(table, encoding, source), encoded_target(y_cells, encoding, source)
+    x = encoded(table, encoding, source)
+    y = encoded_target(y_cells, encoding, source, ", or read y as classes (--classes True)")
     of_classes = encoding.target.kind != "number"
     groups = None if columns.group is None else table[columns.group].to_numpy()[train]
     return Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding, groups)
+
+
+def _of_same_names(names: list[str], at: list[int], columns: Columns) -> list[int]:
+    """Give the places of all columns that are called as one of y or of a role."""
+    taken = {*(names[place] for place in at), *columns.roles.values()}
+    return [place for place, name in enumerate(names) if name in taken]
 
 
 def _listed(reasons: dict[str, str]) -> str:
@@ -177,7 +188,7 @@ def _with_y(
     for column in at:
         cells = table.iloc[:, column]
         infinite = cells.str.lower().isin(["inf", "-inf", "+inf", "infinity", "-infinity"])
-        without |= (is_empty(cells) | infinite).to_numpy()
+        without |= (lacks_y(cells) | infinite).to_numpy()
     if not without.any() or (encoding is not None and not encoding.target.form):
         return table, 0
     kept = table[~without]
@@ -193,6 +204,8 @@ def _targets_found(
         target_of(cells.iloc[:, k], source, hints[k], type_in(cells, name) == "category")
         for k, name in enumerate(cells)
     ]
+    if classes and any(is_no_number(cell) for cell in cells.iloc[:, 0].unique()):
+        found = [target_of(cells.iloc[:, 0], source, hints[0], True), *found[1:]]
     if len(found) > 1 or found[0].kind != "number" or classes is False:
         return tuple(found)
     (column,), only = found, cells.iloc[:, 0]
@@ -273,6 +286,7 @@ def _num_classes(path: Path, train: Data, test: Data, names: Sequence[str] | Non
     found = np.unique(np.concatenate([train.y, test.y]).astype(float))
     numbered = np.array_equal(found, np.arange(len(found)))
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
-    require(path, numbered, got, "0, 1, 2, ..., each in some row", "renumber them")
+    do = "renumber them, or read them as numbers (--classes False)"
+    require(path, numbered, got, "0, 1, 2, ..., each in some row", do)
     require(path, len(found) > 1, "one class in all rows", "at least two", "add rows of another")
     return len(found)

@@ -243,6 +243,14 @@ def affordable_steps(posterior: Posterior) -> int:
     return min(max(affordable, _MOST_STEPS[0]), _MOST_STEPS[1])
 
 
+def usual_acceptance(posterior: Posterior) -> float:
+    """Give the target of the mean acceptance: higher where trajectories are limited by their cost.
+
+    There warm-up ends before the chains have converged, and longer steps diverge later.
+    """
+    return 0.9 if affordable_steps(posterior) == _MOST_STEPS[1] else 0.95
+
+
 def _own(tree: Tree) -> Tree:
     """Give what a chain averages where each adapts for itself."""
     return tree

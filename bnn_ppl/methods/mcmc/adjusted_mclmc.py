@@ -61,7 +61,7 @@ def adjusted_mclmc(
         Target acceptance rate of dual averaging.
     max_num_steps
         Maximum number of steps per transition; longer trajectories are truncated. By default 1,000,
-        reduced to as few as 200 where rows times weights exceed 500,000.
+        reduced to as few as 200 where rows times weights exceed 540,000.
 
     Raises
     ------

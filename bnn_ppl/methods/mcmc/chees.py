@@ -49,7 +49,7 @@ def chees(
         Target of dual averaging for the harmonic mean of the chains' acceptance probabilities.
     max_num_steps
         Maximum number of leapfrog steps per transition. By default 1,000, reduced to as few as 200
-        where rows times weights exceed 500,000.
+        where rows times weights exceed 540,000.
 
     Raises
     ------

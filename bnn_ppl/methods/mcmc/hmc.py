@@ -19,6 +19,7 @@ from bnn_ppl.methods.mcmc.adaptation import (
     drawn_momentum,
     euclidean,
     kinetic_energy,
+    usual_acceptance,
 )
 from bnn_ppl.methods.mcmc.integrators import drawn_steps, merged_leapfrog
 from bnn_ppl.methods.mcmc.trajectory_length import TrajectoryEnd
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState
 
 _MOST_STEPS = 1000  # for a given trajectory length
-_TARGET, _TARGET_OF_MANY = 0.9, 0.95  # acceptance; of many rows times weights
 
 
 @describe(
@@ -89,7 +89,7 @@ def hmc(
         Maximum number of leapfrog steps per transition. With step_size=None longer trajectories are
         truncated, also after warm-up; a fixed step size that needs more steps is an error. By
         default 1,000; with step_size=None reduced to as few as 200 where rows times weights exceed
-        500,000.
+        540,000.
     jitter
         Relative half-width of the uniform distribution of integration times: 0.3 draws each
         transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, the amplitude
@@ -133,7 +133,7 @@ def hmc(
     if max_num_steps is None:
         max_num_steps = affordable if step_size is None else _MOST_STEPS
     if target_acceptance is None:
-        target_acceptance = _TARGET if affordable >= _MOST_STEPS else _TARGET_OF_MANY
+        target_acceptance = usual_acceptance(posterior)
     _check(step_size, length, max_num_steps, jitter)
     check_count("num_unadjusted", num_unadjusted, least=0)
     untested = {"num_unadjusted": num_unadjusted} if num_unadjusted else {}

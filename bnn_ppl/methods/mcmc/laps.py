@@ -118,7 +118,7 @@ def laps(
         Target of dual averaging for the harmonic mean of the chains' acceptance probabilities.
     max_num_steps
         Maximum number of steps per transition. By default 1,000, reduced to as few as 200 where
-        rows times weights exceed 500,000.
+        rows times weights exceed 540,000.
 
     Raises
     ------

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.defaults import TRAJECTORIES
+from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     Mass,
@@ -23,6 +23,7 @@ from bnn_ppl.methods.mcmc.adaptation import (
     affordable_steps,
     drawn_momentum,
     kinetic_energy,
+    usual_acceptance,
 )
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.posterior import Posterior
@@ -37,13 +38,13 @@ Tree = Any
 _DIVERGENCE = 1000.0  # energy error, in nats, above which a trajectory is abandoned
 
 
-@describe(TRAJECTORIES)
+@describe(TRAJECTORIES, counts=SAMPLED._replace(num_draws=300))
 def nuts(
     posterior: Posterior,
     step_size: float | None = None,
     *,
     mass: Mass | None = None,
-    target_acceptance: float = 0.8,
+    target_acceptance: float | None = None,
     max_num_doublings: int | None = None,
 ) -> Method:
     r"""No-U-turn sampler: Hamiltonian Monte Carlo that chooses the length of each trajectory.
@@ -64,7 +65,9 @@ def nuts(
         "prior" (the variance of the prior) or "identity". By default "identity" if step_size is
         given, else "diagonal".
     target_acceptance
-        Target of dual averaging for the mean acceptance probability over a trajectory.
+        Target of dual averaging for the mean acceptance probability over a trajectory. By default
+        0.9 (at 0.8, with noise that depends on x, up to 8 % of the draws diverge; 0.9 costs a tenth
+        of the effective draws per gradient); 0.95 where rows times weights exceed 540,000.
     max_num_doublings
         Maximum number of doublings (the maximum tree depth): at most 2**max_num_doublings - 1
         leapfrog steps per transition. By default 10, reduced to as few as 8 where rows times
@@ -81,6 +84,8 @@ def nuts(
     if max_num_doublings is None:
         max_num_doublings = round(math.log2(affordable_steps(posterior)))
     check_count("max_num_doublings", max_num_doublings)
+    if target_acceptance is None:
+        target_acceptance = usual_acceptance(posterior)
 
     def transition(
         key: Array, chain: Any, logdensity: Any, step_size: Array, inverse_mass: Any, _: None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnn_ppl.data.tables.kinds.column import Column, Kind, is_empty, listed
+from bnn_ppl.data.tables.kinds.number import number_in
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +36,21 @@ def is_free_text(cells: "pandas.Series") -> bool:
     return bool(cells.isin(frequent(cells)).mean() < _LEAST_COVERED)
 
 
+def as_named(cells: "pandas.Series", categories: Sequence[str]) -> "pandas.Series":
+    """Write cells that are the number of one category as that is, such as 2.0 as 2."""
+    numbers: dict[float, list[str]] = {}
+    for category in categories:
+        if (number := number_in(category)) is not None:
+            numbers.setdefault(number, []).append(category)
+    if not numbers:
+        return cells
+    named = {}
+    for cell in set(cells) - set(categories):
+        same = numbers.get(number_in(cell), [])  # type: ignore[arg-type]
+        named |= {cell: same[0]} if len(same) == 1 else {}
+    return cells.replace(named) if named else cells
+
+
 def _form(cells: Sequence[str], hint: str) -> str:
     return WRITTEN
 
@@ -42,7 +58,7 @@ def _form(cells: Sequence[str], hint: str) -> str:
 def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
     """Give the place of each cell among the categories, of others and of empty ones."""
     places = {category: float(place) for place, category in enumerate(column.categories)}
-    found = cells.map(places).to_numpy(np.float64)
+    found = as_named(cells, column.categories).map(places).to_numpy(np.float64)
     if column.other:
         last = len(places)
         found = np.where(np.isnan(found), last, found)
