@@ -131,8 +131,8 @@ def load(
         and -1 the last. Default: the last. Several, also as one text "height,weight", are the
         columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
-        Of a file: whether the numbers of y are classes. Default: if y is text or truth values; for
-        ``.npz`` also if y is of integers.
+        Of a file: whether the numbers of y are classes. Default: if y is text or truth values, or
+        in a table exactly two whole numbers; for ``.npz`` also if y is of integers.
     impute : bool
         Without effect: empty cells of a file's table are always filled.
     encoding : Encoding, optional

@@ -161,7 +161,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     density = Density(terms, total, *how, found.is_of_y, found.factors, found.is_whole)
     widening = density.prior_temperature**0.5
 
-    known = _shapes(data[0])
+    known = _shapes(data[:2])
     observed = given.rows.targets or given.sites.observed.name
     of_model = Partial(partial(_predictive, precision, observed, known), model)
     if given.sites.observed.is_factor:

@@ -101,6 +101,8 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     """
     x, y = data
     values = {} if targets is None else targets.unpacked(y)
+    known = np.asarray(y)[~np.isnan(y)] if y.dtype.kind == "f" else y
+    whole = whole_numbers(np.asarray(known)).dtype.kind in "iu"  # where it is not missing
     found: list[_Likelihood] = []
     names: list[str] = []
     factor_names: list[str] = []
@@ -115,7 +117,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
         _refuse_count(_named(latent), _named(of_rows), list(values))
         _refuse_points_alone(latent)
         for site in observed:
-            _refuse_observed(site)
+            _refuse_observed(site, whole)
         for site in of_rows:
             is_y = site["value"] is y or site["name"] in values  # and not a function of it
             if is_factor(site):
@@ -145,12 +147,12 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 "the latent sites; put the site in numpyro.plate('data', len(x))"
             )
     name, _, likelihood = found[0]
-    known = targets is None and likelihood is not None
+    is_of_one = targets is None and likelihood is not None
     params, of_prior = (len(part) for part in shapes)
     *_, is_of_y = used_inputs(jaxpr, [True] * params + [False] * of_prior)
     return Observed(
         name,
-        _num_classes(likelihood) if known else None,
+        _num_classes(likelihood) if is_of_one else None,
         is_of_y,
         tuple(names),
         any(used_inputs(jaxpr, [False] * params + [True] * of_prior)),
@@ -294,8 +296,13 @@ def _refuse_points_alone(latent: list[dict]) -> None:
         )
 
 
-def _refuse_observed(site: dict) -> None:
+def _refuse_observed(site: dict, whole: bool) -> None:
     name, likelihood, value = site["name"], site["fn"], site["value"]
+    if isinstance(innermost(likelihood), dist.IntervalCensoredDistribution):
+        raise ValueError(
+            f"got IntervalCensoredDistribution at site {name!r}, expected one value of y in a row: "
+            "give the log of the interval's probability in each row by numpyro.factor"
+        )
     # Broadcasting would silently evaluate every row's likelihood at every other row's y.
     expected, got = likelihood.shape(), jnp.shape(value)
     if len(expected) > len(got) or any(
@@ -311,7 +318,8 @@ def _refuse_observed(site: dict) -> None:
             f"got y of shape {got} at site {name!r}, expected the shape {expected} of its "
             f"distribution: {advice}"
         )
-    if likelihood.support.is_discrete and not jnp.issubdtype(value.dtype, jnp.integer):
+    whole = whole or jnp.issubdtype(value.dtype, jnp.integer)
+    if likelihood.support.is_discrete and not whole:
         raise ValueError(
             f"got y of dtype {value.dtype} at the discrete site {name!r}, expected integers: "
             "use y.astype(int) if it holds class numbers or counts, or another likelihood"
@@ -327,7 +335,7 @@ def _refuse_numbers(site: str, y: Array, likelihood: dist.Distribution | None) -
     either = support is dist.constraints.boolean
     low: Any = 0 if either else getattr(support, "lower_bound", None)
     high: Any = 1 if either else getattr(support, "upper_bound", None)
-    least, most = int(y.min()), int(y.max())
+    least, most = int(np.nanmin(y)), int(np.nanmax(y))
     bounded = isinstance(high, int)
     if (isinstance(low, int) and least < low) or (bounded and most > high):
         expected = f"from {low} to {high}: number the classes from 0"

@@ -141,8 +141,8 @@ def terms_of(model: Callable, later: tuple[Position, Array], x: Any) -> Terms:
 def _of_inputs(
     model: Callable, microbatch: int | None, position: Position, x: Any, y: Array
 ) -> Terms:
-    log_jacobians: dict[str, Array] = {}
-    trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
+    trace = traced(model, x, y, substitute_fn=_constrained(position))
+    log_jacobians = {site: _log_jacobian(trace[site], position[site]) for site in position}
     log_priors = {site: _summands(trace[site]) for site in position}
     log_priors |= {site["name"]: log_prob(site) for site in factors(trace, of_rows=False)}
     rows = _by_row(trace)
@@ -231,19 +231,20 @@ def constrained_values(model: Callable, position: Position, data: Batch) -> Valu
     return {site: trace[site]["value"] for site in position}
 
 
-def _constrained(position: Position, record: Callable = lambda site, log_det: None) -> Callable:
+def _constrained(position: Position) -> Callable:
     """Substitute each site's constrained value; a support may depend on sites sampled before."""
 
     def value(site: dict) -> Array | None:
         if site["name"] not in position:
             return None
-        unconstrained = position[site["name"]]
-        transform = biject_to(site["fn"].support)
-        constrained = transform(unconstrained)
-        record(site["name"], transform.log_abs_det_jacobian(unconstrained, constrained))
-        return constrained
+        return biject_to(site["fn"].support)(position[site["name"]])
 
     return value
+
+
+def _log_jacobian(site: dict, unconstrained: Array) -> Array:
+    """Give the log-determinant of the map to a site's value."""
+    return biject_to(site["fn"].support).log_abs_det_jacobian(unconstrained, site["value"])
 
 
 def unconstrained(trace: dict) -> Position:

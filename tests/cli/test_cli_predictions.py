@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import warnings
 from types import SimpleNamespace
 
 import jax
@@ -15,8 +16,11 @@ import bnn_ppl as bnn
 import bnn_ppl._stored
 from bnn_ppl import cli
 from bnn_ppl.cli.commands.results import chain_predictions
+from bnn_ppl.cli.commands.run import _sample
 from bnn_ppl.cli.problem.build import describe
-from bnn_ppl.cli.run_folders import reopen
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import load_data
+from bnn_ppl.cli.run_folders import COPY, _recorded, reopen, settings_of
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.problem import write_problem
@@ -404,6 +408,49 @@ def test_a_table_that_has_moved_is_found_and_one_that_has_changed_is_refused(
     (tmp_path / "train.csv").write_text("\n".join(lines[:-3]) + "\n")
     with pytest.raises(ValueError, match="got training rows of .* that have changed since the run"):
         reopen(folder / "here", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tables", "part-*.csv", "images", "rows.npz"])
+def test_data_of_every_kind_is_found_where_it_has_moved(name, tmp_path):
+    write_problem(tmp_path, Problem.of(data=f"/gone/{name}").options())
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    assert _recorded(tmp_path, moved).problem.data.data == f"/gone/{name}"
+    (moved / name.replace("*", "1")).touch()
+    assert _recorded(tmp_path, moved).problem.data.data == str(moved / name)
+
+
+def test_a_folder_of_rows_on_disk_is_recorded_by_its_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "rows").mkdir()
+    np.save(tmp_path / "rows" / "x.npy", np.zeros((9, 2), np.float32))
+    np.save(tmp_path / "rows" / "y.npy", np.zeros(9, np.float32))
+    monkeypatch.chdir(tmp_path)
+    problem = Problem.of(data="rows", prior_scale=1.0)
+    with warnings.catch_warnings(action="ignore"):
+        data = load_data(problem)
+    assert settings_of(problem, data)["data"] == str(tmp_path / "rows")
+
+
+def test_rows_from_standard_input_are_kept_before_anything_is_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.cli.run_folders.from_standard_input", lambda: b"a,y\n1,2\n")
+    folder, settings = tmp_path / "run", Problem.of(data="-").options()
+
+    def look(folder):
+        assert (folder / COPY).read_bytes() == b"a,y\n1,2\n"
+        assert _recorded(folder).problem.data.data == str(folder / COPY)
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        _sample(look, settings, folder)
+    assert not folder.exists()
+
+
+def test_counts_in_arrays_are_numbers_to_a_likelihood_of_counts(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((20, 2)), y=np.arange(20) + 12)
+    poisson = Problem.of(data=str(tmp_path / "a.npz"), likelihood="poisson")
+    assert load_data(poisson).num_classes is None
+    with pytest.raises(ValueError, match=r"renumber them, or read them as numbers \(--classes F"):
+        load_data(Problem.of(data=str(tmp_path / "a.npz")))
 
 
 # --- reading

@@ -167,6 +167,12 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         (["temperature", "1", "--by", "temperature", "2", *RUN], "expected another option"),
         (["split", "0", "1", *RUN], "got a sweep over split, expected an option that leaves the"),
         (["held-out", "0.1", "0.2", *RUN], "got a sweep over held-out"),
+        (
+            ["drop", "a", "b", *RUN],
+            "got a sweep over drop, expected an option that leaves the rows",
+        ),
+        (["row-weights", "a", "b", *RUN], "got a sweep over row-weights"),
+        (["likelihood", "normal", "poisson", *RUN], "got a sweep over likelihood"),
         (["subset", "9", "99", *RUN], "their units alone: add --on test"),
         (["temperature", "1", *RUN, "--held-out", "0.1"], "got --held-out after the two dashes"),
         (["temperature", "1", *RUN, "--on", "test"], "got --on after the two dashes"),

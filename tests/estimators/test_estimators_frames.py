@@ -17,6 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 
 import bnn_ppl as bnn
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
+from bnn_ppl.estimators.rows import Rows, class_weights
+from bnn_ppl.estimators.stored import whole_numbers
 
 FEW = {"method": "descent", "hidden": (4,), "num_warmup": 60, "num_chains": 2, "prior_scale": 1.0}
 FEW |= {"random_state": 0, "method_options": {"learning_rate": 0.05}}
@@ -174,6 +176,23 @@ def test_labels_that_come_later_are_named_first():
         kind.partial_fit(FRAME, {"kind": labels})
     with pytest.raises(ValueError, match="got class_weight='balanced' with partial_fit"):
         BayesianClassifier(**FEW, class_weight="balanced").partial_fit(FRAME, labels)
+    first = FRAME.iloc[few], labels[few]
+    with pytest.raises(ValueError, match="got first rows without the label 2 for likelihood='ord"):
+        BayesianClassifier(**FEW, likelihood="ordinal").partial_fit(*first, classes=[0, 1, 2])
+
+
+@pytest.mark.parametrize("labels", [[1.0, 2.0], [0.0, 1.0], [3, 7], [False, True]])
+def test_labels_that_are_whole_numbers_name_classes_of_a_stored_model(labels):
+    found = whole_numbers(labels)
+    assert found == (None if labels[0] is False else tuple(map(int, labels)))
+
+
+def test_weights_of_classes_may_name_labels_that_rows_lack():
+    rows = Rows(np.zeros((2, 0)), np.array([0, 0]), None, False)
+    assert class_weights({1: 5.0}, rows, [0, 1]).tolist() == [1.0, 1.0]
+    assert class_weights({0: 5.0}, rows, [0, 1]).tolist() == [5.0, 5.0]
+    with pytest.raises(ValueError, match="got class_weight of 2, expected labels of y, such as 0"):
+        class_weights({2: 5.0}, rows, [0, 1])
 
 
 @pytest.mark.thorough

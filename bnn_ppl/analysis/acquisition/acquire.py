@@ -199,7 +199,7 @@ def _of_numbers(
     if score == "thompson":
         return _signed(by.thompson(sign * means, num, allow, allowed, seed), sign)
     if score == "ei":
-        best = float((sign * np.asarray(posterior.rows.examples[1])).max())
+        best = float(np.nanmax(sign * np.asarray(posterior.rows.examples[1])))
         return by.expected_improvement(sign * means, best, num, allow, allowed)
     noise = _noise(posterior, draws, pool)
     if score == "epig":

@@ -171,7 +171,7 @@ def _drawn(
 
     def one(values: Tree) -> tuple[Array, Array]:
         law = at(values)
-        hidden = censored(law).astype(bool)
+        hidden = jnp.logical_or(*censored(law))
         hidden = jnp.broadcast_to(jnp.expand_dims(hidden, range(hidden.ndim, y.ndim)), y.shape)
         return uncensored(law).sample(key_of(law), (num_draws,)).astype(float), hidden
 

@@ -143,9 +143,12 @@ def explain(
     x, y = _rows(posterior, data)
     named, kept = inputs_of(x, data_set, inputs), thinned(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
-    base = predict(posterior, kept, (x, y))
+    classes = posterior.rows.classes
+    labels = y if classes is None else classes.labels(y)  # which each prediction numbers
+    base = predict(posterior, kept, (x, labels))
     units = _Units.of(posterior, data_set, base, of_class)
-    importance = _importance((posterior, kept, x, y), named, base, num_permutations, rng, progress)
+    at = posterior, kept, x, labels
+    importance = _importance(at, named, base, num_permutations, rng, progress)
     followed = [] if x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
     effects = {name: _effect(posterior, kept, x, named[name], data_set, units) for name in followed}
     parts = units.parts(base, y)

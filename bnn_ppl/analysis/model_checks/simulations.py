@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.model_checks.quantities import log_likelihood, quantities
@@ -161,12 +162,15 @@ def check_simulations(
     """
     check_arguments(key=key)
     check_count("num_simulations", num_simulations)
-    given = condition(data)
-    made_by = given if generator is None else generator
+    given = _at_usual_scale(condition(data))
+    made_by = given if generator is None else _at_usual_scale(generator)
     _check(made_by)
     end, began = deadline(max_minutes), time.monotonic()
     kept = _Kept.of(folder, key, given)
     draw = jax.jit(lambda key: _simulated(made_by, key))
+    if _is_real(jax.eval_shape(draw, key)[1]) and not _is_real(given.rows.examples[1]):
+        data = data[0], np.asarray(data[1], float)  # whole only by chance
+        given = _at_usual_scale(condition(data))
     with answered(lambda: None) as pressed, reporting(progress, num_simulations) as report:
         for number in range(len(kept.rows), num_simulations):
             if pressed() or time.monotonic() >= end:
@@ -174,18 +178,29 @@ def check_simulations(
             report("simulating", number, {})
             own = jax.random.fold_in(key, number)
             values, y = draw(own)
-            simulated = data[0], np.asarray(y).astype(np.asarray(data[1]).dtype)
-            posterior = like(condition(simulated), given, other_rows=True)  # traced once
+            simulated = data[0], np.asarray(y).astype(given.rows.examples[1].dtype)
+            posterior = like(_at_usual_scale(condition(simulated)), given, other_rows=True)
             draws = fit(jax.random.fold_in(own, 1), posterior)
             if pressed() or "stopped" in draws.attrs:
                 break
-            kept.add(_ranks(given, posterior.rows.examples, draws, values))
+            rng = np.random.default_rng(number)
+            kept.add(_ranks(given, posterior.rows.examples, draws, values, rng))
             report("simulating", number + 1, {})
     if not kept.rows:
         raise TimeoutError("got no simulation before the end, expected one: allow more time")
     rows = kept.rows[:num_simulations]
     ranks = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return Simulated(ranks, NUM_RANKED, time.monotonic() - began)
+
+
+def _at_usual_scale(posterior: Posterior) -> Posterior:
+    """Hold a prior scale that is left open: found from each y, it would be another model's."""
+    opened = posterior.open_scale
+    return posterior if opened is None else opened.hold(opened.usual)
+
+
+def _is_real(y: Any) -> bool:
+    return bool(jnp.issubdtype(y.dtype, jnp.floating))
 
 
 def _check(posterior: Posterior) -> None:
@@ -209,8 +224,10 @@ def _simulated(posterior: Posterior, key: jax.Array) -> tuple[Any, Any]:
     return values, posterior.predictive(values, posterior.rows.examples[0]).sample(of_y)
 
 
-def _ranks(posterior: Posterior, data: Any, draws: Any, values: Any) -> dict[str, int]:
-    """Rank the values that have made the data among draws.
+def _ranks(
+    posterior: Posterior, data: Any, draws: Any, values: Any, rng: np.random.Generator
+) -> dict[str, int]:
+    """Rank the values that have made the data among draws; those equal to them at random.
 
     By the same posterior each time, whose programs are compiled once.
     """
@@ -228,7 +245,11 @@ def _ranks(posterior: Posterior, data: Any, draws: Any, values: Any) -> dict[str
     both = inference_data(together, {}, None, {})
     found = quantities(posterior, both)
     found["log-likelihood"] = log_likelihood(posterior, both, data)
-    return {name: int((each[0, :-1] < each[0, -1]).sum()) for name, each in found.items()}
+    return {name: _rank(each[0, :-1], each[0, -1], rng) for name, each in found.items()}
+
+
+def _rank(drawn: np.ndarray, value: Any, rng: np.random.Generator) -> int:
+    return int((drawn < value).sum() + rng.integers(0, (drawn == value).sum() + 1))
 
 
 class _Kept:

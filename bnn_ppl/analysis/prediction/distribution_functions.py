@@ -17,6 +17,7 @@ _MOST_VALUES = 1_000  # whose probabilities are summed
 
 _GAUSSIAN = dist.Normal | dist.MultivariateNormal
 _OF_CLASSES = dist.CategoricalProbs, dist.CategoricalLogits
+_CENSORED = dist.LeftCensoredDistribution, dist.RightCensoredDistribution
 DistributionFunction = Callable[[Array], Array]  # of y, for single outputs
 
 
@@ -28,7 +29,8 @@ def single_outputs(predictive: dist.Distribution) -> dist.Distribution:
     ValueError
         If it is of classes, which have no order.
     """
-    each = innermost(each_output(predictive))
+    outputs = each_output(predictive)
+    each = _broadcast(innermost(outputs), outputs.shape())
     if type(each) in _OF_CLASSES or each.support is dist.constraints.boolean:
         raise ValueError(
             f"got a likelihood {type(each).__name__}, expected one of real numbers or counts: "
@@ -37,15 +39,32 @@ def single_outputs(predictive: dist.Distribution) -> dist.Distribution:
     return each
 
 
+def _broadcast(each: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribution:
+    """Give parameters that rows or outputs share to each of them."""
+    own = each.batch_shape
+    if own == shape or each.event_shape:
+        return each
+
+    def wide(leaf: Array) -> Array:
+        begins = jnp.shape(leaf)[: len(own)] == own
+        return jnp.broadcast_to(leaf, shape + jnp.shape(leaf)[len(own) :]) if begins else leaf
+
+    found = jax.tree.map(wide, each)
+    found._batch_shape = shape
+    return found
+
+
 def ends_of_pit(predictive: dist.Distribution, y: Array) -> tuple[Array, Array] | None:
     """Give the ends of the probability integral transform of y: the probability below y, and up to.
 
     They are the same for a number; for a count its own probability lies between, and for a censored
-    value all that is above it. None for classes, for a Gaussian, which its moments give, and where
+    value all that it may be. None for classes, for a Gaussian, which its moments give, and where
     there is no distribution function.
     """
     known = innermost(each_output(predictive))
-    if type(known) in _OF_CLASSES or isinstance(known, _GAUSSIAN | Joint):
+    if type(known) in _OF_CLASSES or isinstance(known, Joint):
+        return None
+    if isinstance(known, _GAUSSIAN) and not _censoring(predictive):
         return None
     if known.support is dist.constraints.boolean:
         return None
@@ -54,16 +73,25 @@ def ends_of_pit(predictive: dist.Distribution, y: Array) -> tuple[Array, Array] 
     if function is None:
         return None
     below = function(y - 1.0) if each.support.is_discrete else function(y)
-    return below, jnp.where(censored(predictive), 1.0, function(y))
+    smaller, larger = censored(predictive)
+    return jnp.where(smaller, 0.0, below), jnp.where(larger, 1.0, function(y))
 
 
-def censored(predictive: dist.Distribution) -> Array:
-    """Tell which values are known to be larger than y."""
-    while not isinstance(predictive, dist.RightCensoredDistribution):
-        if not hasattr(predictive, "base_dist"):
-            return jnp.zeros((), bool)
+def censored(predictive: dist.Distribution) -> tuple[Array, Array]:
+    """Tell which values are known to be smaller than y, and which to be larger."""
+    found = _censoring(predictive)
+    smaller, larger = (found.get(kind, jnp.zeros((), bool)) for kind in _CENSORED)
+    return smaller, larger
+
+
+def _censoring(predictive: dist.Distribution) -> dict[type, Array]:
+    """Tell which values are censored, by the distributions that say so."""
+    found = {}
+    while hasattr(predictive, "base_dist"):
+        if isinstance(predictive, _CENSORED):
+            found[type(predictive)] = predictive.censored.astype(bool)
         predictive = predictive.base_dist
-    return predictive.censored
+    return found
 
 
 def distribution_function(each: dist.Distribution) -> DistributionFunction | None:

@@ -92,7 +92,8 @@ def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
     # Rows that are alike can share one innermost distribution, hence the broadcasts.
     each, shape = innermost(predictive), predictive.shape()
     probs = getattr(each, "probs", None)
-    if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
+    of_classes = not each.event_shape  # and not of the counts of classes in an event
+    if probs is not None and of_classes and jnp.ndim(probs) == len(each.batch_shape) + 1:
         return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
     if probs is not None and each.support is dist.constraints.boolean:
         return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
@@ -118,8 +119,9 @@ def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
 
 
 def key_of(values: Tree) -> Array:
-    """Give a random key for a draw of the weights, or what it predicts, from its numbers."""
-    total = sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(values))
+    """Give a random key for a draw of the weights, or what it predicts, from its finite numbers."""
+    leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(values)]
+    total = sum(jnp.sum(jnp.where(jnp.isfinite(leaf), leaf, 0.0)) for leaf in leaves)
     return jax.random.fold_in(jax.random.key(0), jax.lax.bitcast_convert_type(total, jnp.uint32))
 
 

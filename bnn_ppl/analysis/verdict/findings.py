@@ -280,7 +280,8 @@ def of_fits(sample: RowSample, draws: Any, rhat: float) -> Iterator[Finding]:
             "unfinished",
             f"training ran out of steps ({draws.attrs['num_warmup']:,}) before its objective had "
             "stopped improving",
-            "raise num_warmup; held-out rows tell whether that helps (score_every=, held_out=)",
+            "raise num_warmup; held-out rows tell whether that helps (score_every=, held_out=; "
+            "--score-every 2epochs --held-out 0.2)",
         )
     start, now = draws.attrs.get("start_log_likelihood"), float(np.mean(sample.log_score))
     most = MOST_LOSS_OF_LABELS if sample.kind == "probs" else MOST_LOSS
@@ -318,6 +319,7 @@ def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
 def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
     """Find scales that a bound of their prior determines, not the data."""
     for site, side, bound in sites_on_bounds(posterior, sample.sites):
+        advice = "move this bound of its prior to let the data decide"
         if side == "upper":
             text = f"{site} is at its ceiling of {bound:.3g}: its prior allows no more"
         elif "noise" in site:
@@ -325,6 +327,10 @@ def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
                 f"the {site} is at its floor of {bound:.3g}: the data are less noisy than the "
                 "prior allows"
             )
+            advice = (
+                "move this bound (--noise-floor, priors.noise(floor)) to let the data decide, but "
+                "look at R-hat: below a lower floor chains mix worse"
+            )
         else:
             text = f"{site} is at its floor of {bound:.3g}: its prior allows no less"
-        yield Finding("bound", text, "move this bound of its prior to let the data decide")
+        yield Finding("bound", text, advice)

@@ -93,7 +93,7 @@ def weights_of_rows(posterior: Posterior) -> np.ndarray:
         return posterior.density.terms(position, data).row_scale
 
     y = np.asarray(posterior.rows.examples[1])
-    known = ~np.isnan(y.reshape(len(y), -1)).any(1) if any_missing(y) else np.ones(len(y), bool)
+    known = ~np.isnan(y.reshape(len(y), -1)).all(1) if any_missing(y) else np.ones(len(y), bool)
     if jax.eval_shape(scale, posterior.rows.examples) is None:
         return known.astype(float)
     weights = known * np.asarray(jax.jit(scale)(posterior.rows.examples))

@@ -120,11 +120,14 @@ def pruning_curve(
     if isinstance(y, Mapping) and np.any(np.asarray(scale) != 1):
         raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
     scores = _scores(posterior, draws, by)
+    classes = posterior.rows.classes
+    labels = y if classes is None else classes.labels(y)
     rows = []
     for share in shares:
         gone = _lowest(scores, share)
         left = _without(draws, gone, share, by)
-        prediction = predict(posterior, left, (x, y), batch_size=batch_size)
+        prediction = predict(posterior, left, (x, labels), batch_size=batch_size)
+        prediction = prediction.drop_vars("class", errors="ignore")  # metrics take the numbers
         num_left = sum(int(np.sum(~lost[0])) for lost in gone.values())
         rows.append({"share": share, "num_weights": num_left, **_costs(prediction, y, scale)})
     return pd.DataFrame(rows)

@@ -50,7 +50,9 @@ class DataOptions(NamedTuple):
         The column of your table that is y, by name or number; several with commas between them,
         as in height,weight, make a regression of several outputs.
     classes
-        Whether the numbers of y in your own file are classes; text and True/False always are.
+        Whether the numbers of y in your own file are classes. By default two whole numbers of a
+        table, and integers of an .npz file, are, unless --likelihood says otherwise. Text and
+        True/False always are.
     impute
         Without effect (of earlier versions): empty cells are always filled.
     image_size

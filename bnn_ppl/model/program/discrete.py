@@ -150,6 +150,8 @@ def _mixture(logits: Any, parts: list[dist.Distribution]) -> dist.Distribution:
     """Mix distributions by row; of classes, their probabilities."""
     weights = jax.nn.softmax(logits)
     each = [innermost(part) for part in parts]
+    if parts[0].event_shape:  # several outputs of a row
+        return dist.MixtureGeneral(dist.Categorical(logits=logits), parts)
     if isinstance(each[0], dist.CategoricalProbs | dist.CategoricalLogits):
         probs = [jnp.broadcast_to(one.probs, (len(weights), one.probs.shape[-1])) for one in each]
         return dist.Categorical(probs=jnp.einsum("nk,knc->nc", weights, jnp.stack(probs)))

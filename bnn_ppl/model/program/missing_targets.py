@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.model.initial import start
+from bnn_ppl.model.program.several_targets import Joint
 from bnn_ppl.model.trace import Array, Data, evaluated
 
 _OUTER = (
@@ -55,11 +56,13 @@ def log_prob_of(distribution: Any, y: Array) -> Array:
 
 
 def log_prob_of_known(distribution: Any, y: Array) -> Array:
-    """Give the log density of y, 0 where it is missing."""
+    """Give the log density of y, 0 where it is missing; of several sites, of those known."""
     if y.dtype.kind != "f":
         return distribution.log_prob(y)
     missing = jnp.isnan(y)
     log_prob = log_prob_of(distribution, jnp.where(missing, 0.0, y))
+    if isinstance(distribution, Joint):  # whose sites with missing values are masked
+        return log_prob
     axes = tuple(range(log_prob.ndim, y.ndim))  # of an event
     return jnp.where(missing.any(axes), 0.0, log_prob)
 

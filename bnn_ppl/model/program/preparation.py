@@ -43,6 +43,8 @@ class _Changes(NamedTuple):
     half_observed: tuple[str, ...]  # sites with obs_mask
     left_out: tuple[str, ...]  # of these, with an unobserved part on which nothing depends
     factors: tuple[str, ...]  # with a value for each row
+    held: tuple[str, ...]  # sites observed at values of their own, whose density is a constant
+    constraints: tuple[str, ...]  # those whose density is not: factors
 
 
 def prepared(model: Callable, x: Any, y: Any) -> Callable:
@@ -55,6 +57,7 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
     """
     trace = _sites(model, x, y)
     half = _half_observed(trace)
+    own = _observed_at_own_values(model, trace, x, y)
     changes = _Changes(
         tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
         tuple(site["name"] for site in trace.values() if _is_given(site)),
@@ -62,13 +65,15 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
         tuple(half),
         tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
         (),
+        tuple(name for name in own if not _varies(model, x, y, trace, name)),
+        tuple(name for name in own if _varies(model, x, y, trace, name)),
     )
     if any(changes):
         model = Partial(partial(_changed, changes), model)
         trace = _sites(model, x, y)
     of_rows = _factors_of_rows(model, trace, x, y)
     if of_rows:
-        model = Partial(partial(_changed, _Changes((), (), (), (), (), of_rows)), model)
+        model = Partial(partial(_changed, _Changes((), (), (), (), (), of_rows, (), ())), model)
         trace = _sites(model, x, y)
     return without_discrete_sites(model, trace, x, y)
 
@@ -102,6 +107,8 @@ class _Changing(Messenger):
         self.half_observed = set(changes.half_observed)
         self.left_out = set(changes.left_out)
         self.factors = set(changes.factors)
+        self.held = set(changes.held)
+        self.constraints = set(changes.constraints)
 
     def process_message(self, message: dict) -> None:
         kind, name = message["type"], message.get("name")
@@ -117,10 +124,20 @@ class _Changing(Messenger):
             message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
         elif kind == "sample" and name in self.factors:
             message["infer"] = message["infer"] | {OF_ROWS: True}
+        elif kind == "sample" and name in self.held:
+            message["stop"] = True
+        elif kind == "sample" and name in self.constraints:
+            density = message["fn"].log_prob(message["value"])
+            message["observed"], message["fn"] = message["value"], dist.Unit(density)
+            message["value"] = message["fn"].sample(None)
         elif kind in ("sample", "deterministic") and self.half_observed:
             self._leave_out(message)
         if kind == "sample" and self.sizes:
             self._scale_once(message)
+
+    def postprocess_message(self, message: dict) -> None:
+        if "observed" in message:  # what the program goes on with
+            message["value"] = message["observed"]
 
     def _scale_once(self, message: dict) -> None:
         """Take back the scale of a plate whose rows are given: batches are scaled outside."""
@@ -216,6 +233,45 @@ def _is_needed(model: Callable, x: Any, y: Any, unobserved: dict) -> bool:
     return used
 
 
+def _observed_at_own_values(
+    model: Callable, trace: dict[str, dict], x: Any, y: Any
+) -> tuple[str, ...]:
+    """Name the sites observed at values that do not depend on y, unless all are."""
+    names = [site["name"] for site in observed_sites(trace)]
+    if len(names) < 2:
+        return ()
+
+    def values(x: Any, y: Any) -> list[Any]:
+        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        return [found[name]["value"] for name in names]
+
+    of_y = _that_depend(jax.make_jaxpr(values)(x, y), names, len(jax.tree.leaves(x)))
+    return tuple(name for name in names if name not in of_y) if of_y else ()
+
+
+def _varies(model: Callable, x: Any, y: Any, trace: dict[str, dict], name: str) -> bool:
+    """Whether the density of a site depends on another site, or on x."""
+    latent = {
+        site["name"]: jax.ShapeDtypeStruct(jnp.shape(site["value"]), site["value"].dtype)
+        for site in latent_sites(trace)
+    }
+
+    def density(x: Any, values: Any) -> Any:
+        return log_prob(traced(model, x, y, jax.random.key(0), data=values)[name])
+
+    return any(used_inputs(jax.make_jaxpr(density)(x, latent), [True]))
+
+
+def _that_depend(jaxpr: Any, names: list[str], first: int = 0) -> set[str]:
+    """Name the results of a program that depend on its arguments from the first of these on."""
+    places = range(len(names))
+    return {
+        name
+        for place, name in enumerate(names)
+        if any(used_inputs(jaxpr, [place == other for other in places])[first:])
+    }
+
+
 def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) -> tuple[str, ...]:
     """Name the factors with a value for each row that depends on the data."""
     num_rows = len(jax.tree.leaves(x)[0])
@@ -228,10 +284,5 @@ def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) ->
         found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         return [log_prob(found[name]) for name in names]
 
-    jaxpr = jax.make_jaxpr(densities)(x, y)
-    places = range(len(names))
-    return tuple(
-        name
-        for place, name in enumerate(names)
-        if any(used_inputs(jaxpr, [place == other for other in places]))
-    )
+    used = _that_depend(jax.make_jaxpr(densities)(x, y), names)
+    return tuple(name for name in names if name in used)

@@ -192,7 +192,7 @@ class Joint(dist.Distribution):
 def _moments(part: dist.Distribution) -> tuple[Array, Array]:
     each, shape = innermost(part), part.shape()
     probs = getattr(each, "probs", None)
-    if probs is None or jnp.ndim(probs) != len(each.batch_shape) + 1:
+    if probs is None or each.event_shape or jnp.ndim(probs) != len(each.batch_shape) + 1:
         return part.mean, part.variance
     numbers = jnp.arange(probs.shape[-1])
     mean = (probs * numbers).sum(-1)

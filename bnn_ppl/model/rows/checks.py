@@ -170,15 +170,20 @@ def _checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) ->
 def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distribution:
     """Give y's distribution at inputs; refuse those that the model cannot take.
 
-    `known` are inputs that it can, of which only the shapes are used.
+    `known` are rows (x, y) that it can, of which only the shapes are used.
     """
+    known, y = known
     num_rows, num_known = (len(jax.tree.leaves(tree)[0]) for tree in (x, known))
     problem = None
     try:
         distribution = of_inputs(x)
-        stretched = num_rows == 1 and distribution.batch_shape[:1] == (num_known,) != (1,)
-        if not stretched:
+        shape, outputs = distribution.batch_shape, y.shape[1:]
+        expected_shape = (num_rows, *outputs[: len(outputs) - distribution.event_dim])
+        of_all_rows = distribution.event_dim > len(outputs)
+        if of_all_rows or (shape[:1] == (num_rows,) and len(shape) >= len(expected_shape)):
             return distribution
+        if _stretches(shape, expected_shape):  # parameters that rows or outputs share
+            return distribution.expand(expected_shape)
     except (TypeError, ValueError) as error:
         problem = error
     got, expected = ([str(leaf.shape[1:]) for leaf in jax.tree.leaves(tree)] for tree in (x, known))
@@ -190,6 +195,12 @@ def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distributio
     if problem is None or (num_rows != num_known and _works(of_inputs, known)):
         raise ValueError(_only_for(f"{num_rows} rows to predict", num_known)) from problem
     raise problem
+
+
+def _stretches(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another one."""
+    pairs = zip(shape[::-1], to[::-1], strict=False)
+    return len(shape) <= len(to) and all(own in (1, size) for own, size in pairs)
 
 
 def _works(of_inputs: Callable, known: Any) -> bool:

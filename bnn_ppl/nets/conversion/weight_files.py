@@ -186,6 +186,6 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise ImportError(
             "got a .safetensors file without the library safetensors, expected it installed: "
-            "pip install 'bnn_ppl[weights]'"
+            "pip install safetensors"
         ) from error
     return safetensors.flax

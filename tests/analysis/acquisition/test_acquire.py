@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -149,3 +150,25 @@ def test_what_cannot_be_chosen_is_refused(run):
         bnn.acquire(posterior, draws, POOL, minimise=True)
     with pytest.raises(ValueError, match="num=0"):
         bnn.acquire(posterior, draws, POOL, 0)
+
+
+def test_expected_improvement_is_on_the_best_that_is_known():
+    x = RNG.normal(size=(30, 2)).astype(np.float32)
+    y = x[:, 0].astype(np.float32)
+
+    def model(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        mask = True if y is None else ~jnp.isnan(y)
+        with numpyro.plate("rows", len(x)), numpyro.handlers.mask(mask=mask):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], NOISE), obs=y)
+
+    slopes = 1 + 0.1 * RNG.normal(size=(1, 40))
+    draws = draws_of_arrays({"posterior": {"slope": slopes.astype(np.float32)}})
+    lacking = np.where(np.arange(30) % 4, y, np.nan).astype(np.float32)
+    known = ~np.isnan(lacking)
+    pool = RNG.normal(size=(20, 2)).astype(np.float32)
+    found, expected = (
+        bnn.acquire(bnn.condition(model, rows), draws, pool, 3, score="ei").table["score"]
+        for rows in ((x, lacking), (x[known], y[known]))
+    )
+    assert found.to_dict() == expected.to_dict() and (found > 0).any()

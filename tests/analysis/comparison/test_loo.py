@@ -245,3 +245,23 @@ def test_the_figure_shows_models_and_rows_that_cannot_be_left_out(tmp_path):
     assert [best, other] == bnn.compare_loo(found).index.tolist()
     assert "3" in [text.get_text() for text in right.texts]
     figure.savefig(tmp_path / "loo.png")
+
+
+def test_rows_of_which_a_part_is_missing_count_for_the_rest():
+    def two(x, y=None):
+        slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        known = True if y is None else ~jax.numpy.isnan(y["size"])
+        with numpyro.plate("rows", len(x)):
+            with numpyro.handlers.mask(mask=known):
+                numpyro.sample("size", dist.Normal(x @ slopes, NOISE), obs=y and y["size"])
+            logits = x @ slopes
+            numpyro.sample("kind", dist.Bernoulli(logits=logits), obs=y and y["kind"])
+
+    size = np.where(np.arange(NUM_ROWS) % 3, Y, np.nan)
+    posterior = bnn.condition(two, (X, {"size": size, "kind": (Y > 0.5).astype(int)}))
+    slopes = 0.1 * RNG.normal(size=(2, 200, 2)) + [0.5, 1.0]
+    draws = draws_of_arrays({"posterior": {"slopes": slopes.astype(np.float32)}})
+    found = bnn.loo(posterior, draws)
+    assert found.rows.tolist() == [*range(NUM_ROWS)]
+    alone = found.elpd[np.arange(NUM_ROWS) % 3 == 0]
+    assert ((alone < -0.01) & (alone > -5)).all()

@@ -1,5 +1,7 @@
 """Explanations of a linear model whose answers are known, and what they refuse."""
 
+import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -11,6 +13,7 @@ from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.explanation.inputs import Input, grid_of, inputs_of
+from bnn_ppl.analysis.weight_space.pruning import pruning_curve
 from bnn_ppl.data.tables.encoding import Column, Encoding
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -127,3 +130,20 @@ def test_columns_of_one_input_stay_together():
     np.testing.assert_array_equal(grid, [[1, 0], [2, 0], [3, 2]])
     grid = grid_of(found["open"], np.tile([[0.0], [1.0]], (1, 11)), 9)
     np.testing.assert_array_equal(grid, [[0, 0], [1, 1]])
+
+
+def test_labels_from_1_are_explained_and_pruned_as_those_from_0():
+    labels = np.arange(60) % 3
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 3), bnn.priors.normal(1.0))
+    found, costs = [], []
+    for y in (labels, labels + 1):
+        with warnings.catch_warnings(action="ignore"):
+            posterior = bnn.condition(model, (X, y))
+        draws = bnn.run(
+            *(jax.random.key(0), posterior, bnn.sgld(posterior, 1e-4)),
+            **{"num_warmup": 1, "num_draws": 8, "progress": False, "verdict": False},
+        )
+        found.append(bnn.explain(posterior, draws, (X[:50], y[:50])))
+        costs.append(pruning_curve(posterior, draws, (X[:50], y[:50]), [0.0, 0.5]))
+    np.testing.assert_allclose(found[0].importance, found[1].importance, rtol=1e-5)
+    np.testing.assert_allclose(costs[0], costs[1], rtol=1e-5)

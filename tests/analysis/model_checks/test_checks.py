@@ -11,7 +11,7 @@ from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.model_checks.sensitivity import sensitivity_in_words
-from bnn_ppl.analysis.model_checks.simulations import Simulated
+from bnn_ppl.analysis.model_checks.simulations import Simulated, _rank
 from bnn_ppl.analysis.model_checks.uniformity import band, holm, p_of_uniform, uniform_places
 from bnn_ppl.sampling.loop import compiled_loop
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
@@ -241,3 +241,40 @@ def test_classes_are_counted(tmp_path):
     assert found.classes and found.table.index.tolist() == ["share of 0", "share of 1"]
     assert found.table.loc["share of 1", "observed"] == pytest.approx(labels.mean())
     bnn.plots.model_checks(found).savefig(tmp_path / "classes.png")
+
+
+def test_whole_y_that_stands_for_the_form_alone_does_not_round_what_is_simulated():
+    seen = []
+
+    def spy(key, posterior):
+        seen.append(np.asarray(posterior.rows.examples[1]))
+        return fit(key, posterior)
+
+    condition = partial(bnn.condition, linear)
+    bnn.check_simulations(
+        jax.random.key(3), condition, (X, np.zeros(12, int)), spy, num_simulations=2
+    )
+    assert all(y.dtype.kind == "f" and (y != np.rint(y)).any() for y in seen)
+
+
+def test_a_prior_scale_that_is_left_open_is_held_for_all_simulations():
+    scales = []
+
+    def spy(key, posterior):
+        scales.append((posterior.open_scale, float(posterior.prior.scale)))
+        run = partial(bnn.run, progress=False, verdict=False)
+        return run(key, posterior, bnn.sgld(posterior, 1e-4), num_warmup=1, num_draws=60)
+
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 2, (), 1), bnn.priors.fan_in(), 0.5)
+    options = {"data": (X, np.zeros(12, np.float32)), "num_simulations": 2}
+    bnn.check_simulations(jax.random.key(3), partial(bnn.condition, model), fit=spy, **options)
+    assert scales == [(None, pytest.approx(2**0.5))] * 2
+
+
+def test_values_that_are_equal_take_ranks_at_random():
+    rng = np.random.default_rng(0)
+    drawn = np.ones(60)
+    ranks = [_rank(drawn, 1.0, rng) for _ in range(2000)]
+    assert min(ranks) == 0 and max(ranks) == 60
+    assert np.mean(ranks) == pytest.approx(30, abs=1.5)
+    assert _rank(np.arange(60.0), 20.5, rng) == 21

@@ -1,0 +1,193 @@
+"""Programs as tutorials write them have NumPyro's density here, and predict rows of any number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers, plate, sample
+from numpyro.contrib.control_flow import scan
+from numpyro.infer.util import potential_energy
+
+import bnn_ppl as bnn
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20, 2)).astype(np.float32)
+Y = (X[:, 0] + 0.3 * RNG.normal(size=20)).astype(np.float32)
+MISSING = np.where(np.arange(20) % 5, RNG.poisson(2.0, size=20), np.nan)
+
+
+def weights(num=2):
+    return sample("w", dist.Normal(0, 1).expand([num]).to_event(1))
+
+
+def linear(x, y=None):
+    w, noise = weights(), sample("noise", dist.HalfNormal(1.0))
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(x @ w, noise), obs=y)
+
+
+def sum_to_zero(x, y=None):
+    w = weights()
+    sample("zero", dist.Normal(w.sum(), 0.01), obs=0.0)
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+
+def in_a_scan(x, y=None):
+    def step(carry, _):
+        level = sample("level", dist.Normal(carry, 1.0))
+        factor = sample("factor", dist.LogNormal(0.0, 0.3))
+        return level, level * factor
+
+    w, (_, levels) = weights(), scan(step, 0.0, jnp.arange(3))
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(x @ w + levels.sum(), 0.3), obs=y)
+
+
+def shared(x, y=None):
+    mean, noise = sample("mean", dist.Normal(0, 1)), sample("noise", dist.HalfNormal(1.0))
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(mean, noise), obs=y)
+
+
+def without_a_plate(x, y=None):
+    mean, noise = sample("mean", dist.Normal(0, 1)), sample("noise", dist.HalfNormal(1.0))
+    sample("y", dist.Normal(mean, noise), obs=y)
+
+
+def one_mean_for_outputs(x, y=None):
+    law = dist.StudentT(4.0, (x @ weights())[:, None], 0.3)
+    with plate("rows", len(x)):
+        sample("y", law.expand([len(x), 3]).to_event(1), obs=y)
+
+
+def counts_of_classes(x, y=None):
+    w = sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    with plate("rows", len(x)):
+        sample("y", dist.Multinomial(10, logits=x @ w), obs=y)
+
+
+def counts(x, y=None):
+    mask = True if y is None else ~jnp.isnan(y)
+    w = weights()
+    with plate("rows", len(x)), handlers.mask(mask=mask):
+        sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def below_a_limit(x, y=None):
+    law = dist.Normal(x[:, 0] * weights()[0], 0.3)
+    with plate("rows", len(x)):
+        sample("y", dist.LeftCensoredDistribution(law, x[:, 1]), obs=y)
+
+
+PROGRAMS = {
+    "a site held by a handler": (handlers.condition(linear, {"noise": 0.3}), Y),
+    "a soft constraint": (sum_to_zero, Y),
+    "sites in a scan": (in_a_scan, Y),
+    "parameters that rows share": (shared, Y),
+    "no plate": (without_a_plate, Y),
+    "parameters that outputs share": (one_mean_for_outputs, np.stack([Y, Y, Y], 1)),
+    "counts of classes": (counts_of_classes, RNG.multinomial(10, [0.2, 0.3, 0.5], size=20)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_has_numpyro_s_density_and_predicts_rows_of_any_number(name):
+    model, y = PROGRAMS[name]
+    posterior = bnn.condition(model, (X, y))
+    first, second = (posterior.init(jax.random.key(seed)) for seed in (1, 2))
+    ours = [posterior.logdensity(at, posterior.data) for at in (first, second)]
+    theirs = [-potential_energy(model, (X, y), {}, at) for at in (first, second)]
+    # Constants, such as the density of a site that is held, are no part of ours.
+    np.testing.assert_allclose(ours[0] - ours[1], theirs[0] - theirs[1], rtol=2e-4)
+    draws = bnn.run(
+        *(jax.random.key(0), posterior, bnn.hmc(posterior, 0.01, 0.03)),
+        **{"num_chains": 2, "num_warmup": 2, "num_draws": 4, "progress": False, "verdict": False},
+    )
+    for num_rows in (1, 3, 20):
+        found = bnn.predict(posterior, draws, X[:num_rows])
+        assert found["mean"].shape == (num_rows, *y.shape[1:])
+        levels = bnn.predict_quantiles(posterior, draws, X[:num_rows], [0.1, 0.9])
+        assert levels.shape == (2, num_rows, *y.shape[1:])
+        assert (levels[0] <= levels[1]).all()
+    scored = bnn.predict(posterior, draws, (X, y), crps=True)
+    assert scored["crps"].shape == y.shape and np.isfinite(scored["crps"]).all()
+
+
+def test_missing_counts_are_as_if_their_rows_were_not_there():
+    known = ~np.isnan(MISSING)
+    whole, part = (
+        bnn.condition(counts, rows)
+        for rows in ((X, MISSING), (X[known], MISSING[known].astype(int)))
+    )
+    for seed in (1, 2):
+        at = whole.init(jax.random.key(seed))
+        ours, expected = (
+            jax.value_and_grad(each.logdensity)(at, each.data) for each in (whole, part)
+        )
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), ours, expected)
+
+
+def test_a_value_below_a_limit_may_be_anything_below_it():
+    hidden = (Y < -0.5).astype(np.float32)
+    x, y = np.stack([X[:, 0], hidden], 1), np.maximum(Y, -0.5)
+    posterior = bnn.condition(below_a_limit, (x, y))
+    draws = bnn.run(
+        *(jax.random.key(0), posterior, bnn.hmc(posterior, 0.01, 0.03)),
+        **{"num_chains": 1, "num_warmup": 2, "num_draws": 4, "progress": False, "verdict": False},
+    )
+    found = bnn.predict(posterior, draws, (x, y), crps=True)
+    below = found["pit_lower"].values
+    assert (below[hidden == 1] == 0).all() and (below[hidden == 0] > 0).all()
+    assert np.isnan(found["crps"].values[hidden == 1]).all()
+    assert np.isfinite(found["crps"].values[hidden == 0]).all()
+
+
+def test_a_plate_of_one_size_is_refused_where_rows_are_others():
+    def of_size(x, y=None):
+        w = weights()
+        with plate("rows", 20, subsample_size=5) as chosen:
+            given = None if y is None else y[chosen]
+            sample("y", dist.Normal(x[chosen] @ w, 0.3), obs=given)
+
+    posterior = bnn.condition(of_size, (X, Y))
+    draws = bnn.run(
+        *(jax.random.key(0), posterior, bnn.hmc(posterior, 0.01, 0.03)),
+        **{"num_chains": 1, "num_warmup": 2, "num_draws": 4, "progress": False, "verdict": False},
+    )
+    with pytest.raises(ValueError, match="got 7 rows to predict with a model that only works for"):
+        bnn.predict(posterior, draws, X[:7])
+
+
+def test_classes_that_are_hidden_in_rows_of_several_outputs_are_summed_out():
+    def hidden(x, y=None):
+        with plate("classes", 2):
+            shares = sample("shares", dist.Beta(2.0, 2.0).expand([4]).to_event(1))
+        w = weights()
+        with plate("rows", len(x)):
+            of = sample("of", dist.Bernoulli(logits=x @ w), infer={"enumerate": "parallel"})
+            sample("y", dist.Bernoulli(shares[of]).to_event(1), obs=y)
+
+    y = RNG.integers(0, 2, size=(20, 4))
+    posterior = bnn.condition(hidden, (X, y))
+    at = posterior.init(jax.random.key(1))
+    values = posterior.constrain(at)
+    ones = jax.nn.sigmoid(X @ values["w"])
+    parts = [
+        np.prod(np.where(y == 1, share, 1 - share), axis=1)
+        for share in np.asarray(values["shares"])
+    ]
+    expected = np.log((1 - ones) * parts[0] + ones * parts[1])
+    np.testing.assert_allclose(posterior.log_likelihood(at, posterior.data), expected, rtol=1e-4)
+
+
+def test_intervals_are_refused_by_name():
+    def model(x, y=None):
+        law, no = dist.Normal(x @ weights(), 1.0), jnp.zeros(len(x))
+        with numpyro.plate("rows", len(x)):
+            sample("y", dist.IntervalCensoredDistribution(law, no, no), obs=y)
+
+    with pytest.raises(ValueError, match="got IntervalCensoredDistribution at site 'y', expected"):
+        bnn.condition(model, (X, np.stack([Y - 1, Y + 1], 1)))
