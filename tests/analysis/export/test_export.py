@@ -121,14 +121,19 @@ CASES = {
     "lenet": lambda: classifier(partial(bnn.nets.LeNetSmall, (16, 16, 1), 3), images(16, 3)),
     "resnet": partial(resnet, "filter_response"),
     "resnet_batch_norm": partial(resnet, "batch"),
+    "resnet20": lambda: classifier(partial(bnn.nets.ResNet20, (32, 32, 3), 10), images(32, 10, 3)),
     "cnn_lstm": tokens,
 }
-QUICK = ("mlp",)
+QUICK, SLOW = ("mlp",), ("resnet20",)
+
+
+def marked(name):
+    return pytest.mark.slow if name in SLOW else pytest.mark.thorough
 
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in CASES],
+    [name if name in QUICK else pytest.param(name, marks=marked(name)) for name in CASES],
 )
 def test_an_export_predicts_as_the_package_does(name, tmp_path):
     posterior, draws, x = CASES[name]()
