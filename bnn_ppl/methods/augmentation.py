@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.training.held_out_noise import told_apart_by
 from bnn_ppl.model.rows.features import raw_inputs
 
 Tree = Any
@@ -44,7 +45,9 @@ def augmented(method: Method, augmentation: Augmentation) -> Method:
         def augmented_step(key: jax.Array, state: Tree, batch: Any) -> tuple[Tree, dict]:
             key, augmentation_key = jax.random.split(key)
             x, *rest = batch
-            return step(key, state, (augmentation(augmentation_key, raw_inputs(x)), *rest))
+            x = raw_inputs(x)
+            with told_apart_by((x, *rest)):
+                return step(key, state, (augmentation(augmentation_key, x), *rest))
 
         return augmented_step
 

@@ -323,10 +323,10 @@ _same_maker = lru_cache(maxsize=64)(_new_maker)
 
 def before_points(posterior: Any) -> Any:
     """Hold the points of a posterior at 0 until their values are known."""
-    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    return posterior.hold(
-        {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.sites.points}
-    )
+    dtypes = jax.eval_shape(posterior.init, jax.random.key(0))
+    shapes = posterior.sites.value_shapes()
+    points = posterior.sites.points
+    return posterior.hold({site: np.zeros(shapes[site], dtypes[site].dtype) for site in points})
 
 
 def _before_points(

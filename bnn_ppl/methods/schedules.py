@@ -92,7 +92,7 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
 
     def schedule(count: jax.Array) -> jax.Array:
         part = (jnp.maximum(count - num_burnin, 0) % cycle_length) / cycle_length
-        return start * 0.5 * (1 + jnp.cos(math.pi * part))
+        return start * jnp.cos(math.pi / 2 * part) ** 2  # (1 + cos(pi part)) / 2 rounds to 0
 
     return NamedSchedule(schedule, f"cyclical({start}, {cycle_length}, {num_burnin})")
 

@@ -15,6 +15,7 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import counted_rows
+from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.recipe import arrays_of
 from bnn_ppl.model.rows.features import Features, raw_inputs, with_features
 from bnn_ppl.model.rows.microbatch import by_chunk, fitting_microbatch
@@ -243,7 +244,9 @@ def _constrained(position: Position) -> Callable:
 
 
 def _log_jacobian(site: dict, unconstrained: Array) -> Array:
-    """Give the log-determinant of the map to a site's value."""
+    """Give the log-determinant of the map to a site's value; 0 for a point, which has no density."""
+    if site["infer"].get(POINT):
+        return jnp.zeros(())
     return biject_to(site["fn"].support).log_abs_det_jacobian(unconstrained, site["value"])
 
 

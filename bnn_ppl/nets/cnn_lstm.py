@@ -30,7 +30,8 @@ class CNNLSTM(nnx.Module):
     num_classes
         Number of outputs.
     vocabulary_size
-        Number of distinct tokens 0, 1, ...; other tokens give NaN outputs.
+        Number of distinct tokens 0, 1, ...; larger ones give NaN outputs, negative ones count from
+        the last, so pad with a token of its own.
     embedding_size
         Size of the embedding of a token.
     filters

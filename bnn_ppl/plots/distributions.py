@@ -97,8 +97,9 @@ def _kaplan_meier(y: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndar
     share = np.cumprod(1 - events / at_risk)
     left = np.maximum(at_risk - events, 1)
     error = share * np.sqrt(np.cumsum(events / (at_risk * left)))
+    share, error = np.concatenate([[1.0], share]), np.concatenate([[0.0], error])
     return (
         np.concatenate([[0.0], times, [y.max()]]),
-        np.concatenate([[1.0], share, share[-1:]]),
-        np.concatenate([[0.0], error, error[-1:]]),
+        np.append(share, share[-1]),
+        np.append(error, error[-1]),
     )

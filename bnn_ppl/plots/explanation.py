@@ -70,7 +70,8 @@ def _importance(ax: Axes, found: Explanation) -> None:
 
 
 def _map(ax: Axes, corners: np.ndarray, values: np.ndarray) -> None:
-    size = max(1, *(np.diff(np.unique(corners[:, axis])).min(initial=1) for axis in (0, 1)))
+    gaps = np.concatenate([np.diff(np.unique(corners[:, axis])) for axis in (0, 1)])
+    size = int(gaps.min()) if len(gaps) else 1
     sides = corners.max(0) // size + 1
     picture = np.full(sides, np.nan)
     picture[tuple((corners // size).T)] = values

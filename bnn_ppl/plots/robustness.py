@@ -30,6 +30,12 @@ LABELS = {  # of scores: title and axis
     "coverage_90": ("Coverage of 90 % intervals", "share of rows"),
 }
 
+
+def _labels(score: str) -> tuple[str, str]:
+    """Give the title and the axis of a score: its name where it has no others."""
+    return LABELS.get(score, (score, score))
+
+
 _MOST_CLASSES = 4  # that have a line of their own
 
 
@@ -51,7 +57,7 @@ def corruptions(tables: Tables) -> Figure:
             _boxes(ax, table, score, place, len(tables), name)
         severities = sorted({int(s) for table in tables.values() for s in table["severity"]})
         ax.set_xticks(severities, [str(s) if s else "none" for s in severities])
-        finish(ax, LABELS[score][0], "severity of the corruption", LABELS[score][1], legend="")
+        finish(ax, _labels(score)[0], "severity of the corruption", _labels(score)[1], legend="")
     _shared_legend(figure, axes[0])
     return figure
 
@@ -85,10 +91,10 @@ def more_models(tables: Tables, score: str = "nll") -> Figure:
             ax.fill_between(numbers, low, high, color=color, alpha=0.15, lw=0)
         _mark_numbers(ax, tables)
         title = f"Severity {severity}" if severity else "No corruption"
-        finish(ax, title, "number of models", LABELS[score][1], legend="")
+        finish(ax, title, "number of models", _labels(score)[1], legend="")
     for ax in axes[len(severities) :]:
         ax.remove()
-    figure.suptitle(LABELS[score][0], x=0.01, ha="left", fontsize="medium", fontweight="bold")
+    figure.suptitle(_labels(score)[0], x=0.01, ha="left", fontsize="medium", fontweight="bold")
     _shared_legend(figure, axes[0])
     return figure
 
@@ -117,7 +123,7 @@ def adversarial(tables: Tables) -> Figure:
         for (name, table), color, marker in zip(tables.items(), cycle(COLORS), cycle("os^Dv")):
             style: dict[str, Any] = {"color": color, "marker": marker, "lw": 2, "ms": 5}
             ax.plot(np.asarray(table["epsilon"]), np.asarray(table[score]), label=name, **style)
-        finish(ax, LABELS[score][0], "epsilon (units of the inputs)", LABELS[score][1], legend="")
+        finish(ax, _labels(score)[0], "epsilon (units of the inputs)", _labels(score)[1], legend="")
     _shared_legend(figure, axes[0])
     return figure
 

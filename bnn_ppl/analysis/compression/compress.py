@@ -102,7 +102,7 @@ def compress(
     sizes = draws["posterior"].sizes
     total = sizes["chain"] * sizes["draw"]
     _check(posterior, total, tolerance, num_draws)
-    x = checked_inputs(posterior, posterior.data[0] if x is None else x)
+    x = checked_inputs(posterior, posterior.rows.examples[0] if x is None else x)
     chosen = evenly(len(jax.tree.leaves(x)[0]), num_rows)
     features = features_of(posterior, draws, jax.tree.map(lambda leaf: leaf[chosen], x))
     turns = _turns(sizes["chain"], sizes["draw"])

@@ -158,7 +158,7 @@ def export(
     kept = thinned(draws, num_draws)
     wrote = (_onnx if format == "onnx" else _stablehlo)(posterior, kept, folder, data, labels)
     kept_of, all_of = _num_draws(kept), _num_draws(draws)
-    rows = posterior.data[0] if x is None else x
+    rows = posterior.rows.examples[0] if x is None else x
     change = 0.0 if kept_of == all_of else _change(posterior, draws, kept, rows)
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     platforms, (first, seconds) = wrote

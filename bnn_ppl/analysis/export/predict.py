@@ -68,8 +68,18 @@ def _category(column: Mapping[str, Any], cell: str) -> float:
     names = column["categories"]
     if cell in names:
         return float(names.index(cell))
+    same = [place for place, name in enumerate(names) if _is_same_number(name, cell)]
+    if len(same) == 1:  # 2.0 is 2
+        return float(same[0])
     found = float(len(names)) if column.get("other") else np.nan
     return _known(column, cell, found, f"one of {', '.join(names)}")
+
+
+def _is_same_number(name: str, cell: str) -> bool:
+    try:
+        return float(name) == float(cell)
+    except ValueError:
+        return False
 
 
 def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) -> float:
@@ -237,8 +247,7 @@ class Predictor:
             "mean": found["mean"] * scale + mean,
             "sd": np.sqrt(found["variance"]) * scale,
             "epistemic_sd": np.sqrt(found["epistemic_variance"]) * scale,
-            "quantiles": found["quantiles"] * scale + mean,
-        }
+        } | {name: found[name] * scale + mean for name in ("quantiles",) if name in found}
 
     def columns_of(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Give predictions as the columns of a table."""
@@ -286,16 +295,23 @@ def _read(path: Path) -> Any:
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row]
     if not rows:
         raise ValueError("got an empty file, expected rows")
-    if all(map(_is_number, rows[0])):  # no header
+    counted = [str(number) for number in range(len(rows[0]))]
+    if all(map(_is_number, rows[0])) and rows[0] != counted:  # no header
         rows.insert(0, [str(number) for number in range(len(rows[0]))])
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
     cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
     table = {name.strip(): list(own) for name, own in zip(rows[0], cells, strict=True)}
-    if separator == ";":  # with decimal commas
-        table = {name: [cell.replace(",", ".") for cell in own] for name, own in table.items()}
+    if separator == ";":
+        table = {name: _with_points(own) for name, own in table.items()}
     return table
+
+
+def _with_points(cells: Cells) -> list[str]:
+    """Write decimal points for the commas of a column of numbers; leave texts as they are."""
+    numbers = all(_is_number(cell) or cell.lower() in _EMPTY for cell in cells)
+    return [cell.replace(",", ".") if numbers else cell for cell in cells]
 
 
 def _is_number(cell: str) -> bool:
@@ -309,6 +325,9 @@ def _is_number(cell: str) -> bool:
 def _by_number(table: Mapping[str, Cells], shape: tuple[int, ...]) -> np.ndarray:
     """Give the columns of a table in their order: the model knows no names."""
     count = int(np.prod(shape))
+    first = next(iter(table), None)
+    if first in ("", "Unnamed: 0"):  # the index of a data frame
+        table = {name: cells for name, cells in table.items() if name != first}
     if len(table) not in (count, count + 1):  # y may stand last
         raise ValueError(f"got {len(table)} columns, expected {count} as in training")
     columns = [{"name": n, "kind": "number", "fill": None} for n in list(table)[:count]]

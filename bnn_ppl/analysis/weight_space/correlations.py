@@ -142,8 +142,9 @@ def by_class(correlations: ArrayLike, y: ArrayLike) -> "pandas.DataFrame":
         )
     classes, index = np.unique(labels, return_inverse=True)
     member = np.eye(len(classes))[index]
-    sums = member.T @ (correlations - np.diag(np.diag(correlations))) @ member
-    counts = member.T @ (1 - np.eye(len(labels))) @ member
+    known = np.isfinite(correlations) & ~np.eye(len(labels), dtype=bool)
+    sums = member.T @ np.where(known, correlations, 0.0) @ member
+    counts = member.T @ known @ member
     averages = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
     return pd.DataFrame(averages, index=classes, columns=classes)
 

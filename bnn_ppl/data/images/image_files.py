@@ -49,7 +49,11 @@ def image_folder(
     else:
         order = permutation(split_number(name, split, 2**32 - 1), len(files))
         files = [files[row] for row in order[:rows]]
-    grey, labels = _mode(files[0]) in ("1", "L"), _masks if masks else _numbers
+    modes = {_mode(file) for file in files}
+    deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
+    got = f"images in Pillow's mode {', '.join(deep)}"
+    require(root, not deep, got, "8 bits a channel", "save them so")
+    grey, labels = modes <= {"1", "L"}, _masks if masks else _numbers
     train, held_out = (
         Data(_images(part, image_size, grey), labels(root, part, image_size))
         for part in (files, held)
@@ -167,7 +171,8 @@ def _classes(root: Path) -> list[str]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+    own = (path for path in folder.iterdir() if not path.name.startswith((".", "__")))
+    return sorted(path for path in own if path.is_dir())
 
 
 def _files(folder: Path) -> list[Path]:

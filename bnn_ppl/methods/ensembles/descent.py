@@ -226,7 +226,8 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
-    settings |= {"noise_rows": noise_rows} if noises else {}
+    # It says without noise, too, whether rows are held out.
+    settings |= {"noise_rows": noise_rows} if noises or noise_rows == "training" else {}
     settings |= {"subsample": subsample} if subsample < 1 else {}
     settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
     method = Method(
@@ -351,6 +352,7 @@ def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: An
     root = jnp.sqrt(
         optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)
     )
+    root *= posterior.density.prior_temperature**0.5
     return {site: loc + scale * root * noise[site] for site, (loc, scale) in normals.items()}
 
 

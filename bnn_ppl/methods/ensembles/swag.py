@@ -226,7 +226,9 @@ def _collecting(
     def fitted(state: SwagState) -> dict[str, jax.Array]:
         return _parameters(state.moments, inner.draw(jax.random.key(0), state.inner), scale)
 
-    batching = inner.batching if inner.all_rows else inner.batching._replace(order="epochs")
+    batching = inner.batching
+    if inner.draws_from == "point" and not inner.all_rows:  # not of samplers, which choose theirs
+        batching = batching._replace(order="epochs")
     settings = {
         **inner.settings,
         "method": "swag",
@@ -248,6 +250,7 @@ def _collecting(
         batching=batching,
         begin=inner.tuning.of_inner().begin,
         needs_warmup=inner.tuning.needs_warmup,
+        start=inner.tuning.start,
     )
 
 

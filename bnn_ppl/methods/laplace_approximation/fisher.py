@@ -68,7 +68,9 @@ def evaluated(
     """
     x, y = batch[:2]
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
-    distribution = posterior.predictive(posterior.constrain(position, batch), x)
+    distribution = None  # a factor of rows has none, and empirical curvature needs none
+    if curvature != "empirical":
+        distribution = posterior.predictive(posterior.constrain(position, batch), x)
     labels, weights = labels_and_weights(distribution, y, curvature, key)
     if posterior.density.is_of_y and y.dtype.kind == "f":  # what is missing has no curvature
         labels = jnp.where(jnp.isnan(y), jnp.nan, labels)

@@ -20,7 +20,7 @@ _NUM_DRAWS = 32  # of a row's y, where there is no such sum: an error of a few p
 
 
 def labels_and_weights(
-    distribution: dist.Distribution, y: Array, curvature: Labels, key: Array | None = None
+    distribution: dist.Distribution | None, y: Array, curvature: Labels, key: Array | None = None
 ) -> tuple[Array, Array]:
     r"""Values and weights of y whose gradients' outer products sum to the curvature of each row.
 
@@ -38,7 +38,7 @@ def labels_and_weights(
     Parameters
     ----------
     distribution
-        Distribution of y given x.
+        Distribution of y given x; None for "empirical", which does not need it.
     y
         Observed values, (rows, ...).
     curvature

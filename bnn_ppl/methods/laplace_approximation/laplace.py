@@ -242,7 +242,7 @@ def laplace(
     settings |= {"prior_precision": prior_precision, "damping": damping}
     method = Method(init, _no_step, draw, warmup, settings, parameters, finish=finish)
     method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
-    size = min(_BATCH_SIZE, posterior.num_rows)
+    size = posterior.num_rows // -(-posterior.num_rows // _BATCH_SIZE)  # of batches of one size
     return method._replace(
         start=starting_descent(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),

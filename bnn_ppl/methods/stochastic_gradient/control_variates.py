@@ -21,6 +21,7 @@ Tree = Any
 
 # These tune their step sizes to the noise of plain minibatches.
 _OWN_NOISE = "sghmc", "sgnht", "smile"
+_TAKERS = ("sgld", "kinetic_langevin", "csgld", *_OWN_NOISE)  # of the gradient of the log-density
 MOST_WEIGHTS = 5000  # their Hessian, 100 MB per chain, is stored with order=2
 
 
@@ -94,8 +95,11 @@ def control_variates(
     check_arguments(posterior=posterior, method=method)
     recipe = recipe_of(method)
     name = method.settings.get("method", "a method")
-    if recipe is None or method.all_rows:
-        raise ValueError(f"got {name}, expected a sampler on minibatches as its builder gives it")
+    if recipe is None or method.all_rows or name not in _TAKERS:
+        raise ValueError(
+            f"got {name}, expected a sampler on minibatches as its builder gives it: one of "
+            f"{', '.join(_TAKERS)}"
+        )
     if name in _OWN_NOISE and method.settings["step_size"] is None:
         raise ValueError(f"got {name} without step_size, expected one: its search knows no centre")
     if posterior.rows.batch_statistics is not None:

@@ -104,10 +104,12 @@ def stopped_early(
         log_likelihood = jnp.sum(_log_likelihood(posterior, point, rows))
         better = log_likelihood > state.log_likelihood
         best = jax.tree.map(partial(jnp.where, better), point, state.best)
+        # Until trials of learning rates have ended, the method stays at its start: no miss.
+        moved = jnp.stack(jax.tree.leaves(jax.tree.map(_differ, point, state.best))).any()
         return state._replace(
             best=best,
             log_likelihood=jnp.where(better, log_likelihood, state.log_likelihood),
-            num_misses=jnp.where(better, 0, state.num_misses + 1),
+            num_misses=jnp.where(better, 0, state.num_misses + moved),
         )
 
     def draw(key: jax.Array, state: StoppedState) -> Tree:
@@ -127,6 +129,10 @@ def stopped_early(
         begin=method.tuning.of_inner().begin,
         batching=method.batching._replace(order="epochs"),
     )
+
+
+def _differ(one: jax.Array, other: jax.Array) -> jax.Array:
+    return jnp.any(one != other)
 
 
 def _log_likelihood(posterior: Posterior, point: Tree, rows: tuple[Any, Any]) -> jax.Array:

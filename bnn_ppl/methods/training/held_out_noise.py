@@ -9,7 +9,9 @@ Noise that depends on x can overfit held-out rows too: of these, half fit its le
 the others its amplitude, which falls to 0 where a shape does not hold on other rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +43,7 @@ class HeldOutRows(NamedTuple):
 
 
 NOISE_SHARE = 0.2  # of the rows, held out to find the noise
+_AS_GIVEN: ContextVar[Any] = ContextVar("as_given", default=None)  # the batch before augmentation
 
 
 def noise_sites(posterior: Posterior) -> set[str]:
@@ -132,9 +135,19 @@ def held_out_rows(seed: jax.Array, batch: Any, share: float, sites: set[str]) ->
     return HeldOutRows(of_shape, all_out & ~of_shape)
 
 
+@contextmanager
+def told_apart_by(batch: Any) -> Iterator[None]:
+    """Choose rows by their content here, in place of an augmented one, which changes every step."""
+    token = _AS_GIVEN.set(batch)
+    try:
+        yield
+    finally:
+        _AS_GIVEN.reset(token)
+
+
 def is_held_out(seed: jax.Array, batch: Any, share: float = NOISE_SHARE) -> jax.Array:
     """Choose a share of all rows by a hash of their content, the same in every batch; (rows,)."""
-    leaves = jax.tree.leaves(batch[:2])
+    leaves = jax.tree.leaves((_AS_GIVEN.get() or batch)[:2])
     columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
     # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.

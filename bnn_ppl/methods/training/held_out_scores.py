@@ -77,6 +77,11 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
     ValueError
         If the rows are not finite or do not have the form of the posterior's.
     """
+    if method.tuning.finish is not None:
+        raise ValueError(
+            f"got score_every= for {method.settings.get('method', 'a method')}, whose distribution "
+            "is there only once warm-up has ended, expected a method that trains: drop it"
+        )
     rows = checked_rows(posterior, held_out)
     num_draws = 1 if method.draws_from in _POINTS else _NUM_DRAWS
     scores_of = partial(_scores, posterior, rows)

@@ -180,9 +180,9 @@ def center_and_spread(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), max(float(values.std()), _LEAST_SPREAD)
 
 
-def exp(log_value: Array) -> Array:
-    """Give exp, finite and above 0 for any weights that a chain may try."""
-    return jnp.exp(jnp.clip(log_value, -_MOST_LOG, _MOST_LOG))
+def exp(center: Any, change: Array) -> Array:
+    """Give exp(center + change), finite and above 0 for any change that a chain may try."""
+    return jnp.exp(center) * jnp.exp(jnp.clip(change, -_MOST_LOG, _MOST_LOG))
 
 
 def around(value: float, spread: float = 1.5) -> dist.Distribution:

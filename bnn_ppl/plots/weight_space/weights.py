@@ -84,6 +84,8 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
 
 
 def _small_histogram(ax: Axes, values: Array, color: str, title: str) -> None:
+    values = values[np.isfinite(values)]
+    values = values if values.size else np.zeros(1)  # of a chain that was lost
     low, high = np.quantile(values, [0.001, 0.999])
     num_bins = int(np.clip(2 * np.cbrt(values.size), 5, 60))
     edges = np.histogram_bin_edges([low, high], num_bins)

@@ -1,5 +1,6 @@
 """Arguments of a run that do not fit its posterior, its method or the devices."""
 
+import math
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ def check_setup(
     num_chains, num_warmup, num_draws, thin, minibatches = length
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     _refuse_repeated_draws(method, num_draws, thin)
+    _refuse_repeated_particles(method, thin)
     of_all_rows = accumulates(posterior, method)
     if of_all_rows:
         mesh = mesh_of_all_rows(num_chains, mesh, method)
@@ -37,6 +39,16 @@ def check_setup(
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
     return mesh, length._replace(minibatches=minibatches)
+
+
+def _refuse_repeated_particles(method: Method, thin: int) -> None:
+    """Refuse steps between draws that leave out some of the particles, which take turns."""
+    count = method.settings.get("num_particles")
+    if isinstance(count, int) and math.gcd(thin, count) > 1 and thin > 0:
+        raise ValueError(
+            f"got thin={thin} for {count} particles, which take turns, expected no common factor: "
+            "leave thin out"
+        )
 
 
 def accumulates(posterior: Posterior, method: Method) -> bool:

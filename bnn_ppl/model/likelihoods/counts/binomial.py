@@ -35,9 +35,16 @@ def binomial(y: Any, trials: Any) -> Likelihood:
     Raises
     ------
     ValueError
-        If y are not counts, or there are more successes than trials.
+        If y are not counts, trials are no whole numbers from 1 up, or there are more successes
+        than trials.
     """
     trials = np.asarray(trials, np.float64)
+    wrong = (trials < 1) | (trials != np.rint(trials))
+    if wrong.any():
+        raise ValueError(
+            f"got {trials[wrong][0]:g} trials, expected whole numbers, at least 1: leave these "
+            "rows out"
+        )
     more = y > trials
     if more.any():
         raise ValueError(

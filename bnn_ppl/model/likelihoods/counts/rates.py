@@ -17,6 +17,11 @@ def log_rates(y: np.ndarray, exposure: np.ndarray | None = None) -> Moments:
     Where all counts are 0, the mean is taken as if half a count had been seen in all.
     """
     exposure = np.ones_like(y) if exposure is None else np.asarray(exposure, np.float64)
+    if not (exposure > 0).all():
+        raise ValueError(
+            f"got an exposure of {exposure[~(exposure > 0)][0]:g}, expected numbers above 0: leave "
+            "these rows out"
+        )
     mean = max(y.sum(), _HALF) / exposure.sum()
     return float(np.log(mean)), center_and_spread(np.log((y + _HALF) / exposure))[1]
 
@@ -27,7 +32,7 @@ def rate(moments: Moments, outputs: Array, exposure: Array | float) -> Array:
     Outputs have the shape (rows, 1), the exposure (rows,).
     """
     center, spread = moments
-    return exposure * exp(center + spread * outputs[:, 0])
+    return exposure * exp(center, spread * outputs[:, 0])
 
 
 def overdispersion(y: np.ndarray) -> float:

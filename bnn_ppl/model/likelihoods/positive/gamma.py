@@ -27,7 +27,7 @@ def _law(
 ) -> dist.Distribution:
     center, spread = moments
     shape = numpyro.sample("concentration", around(usual))
-    mean = exp(center + spread * outputs[:, 0])
+    mean = exp(center, spread * outputs[:, 0])
     return censored_at(dist.Gamma(shape, shape / mean), censoring)
 
 

@@ -28,7 +28,7 @@ def _law(
 ) -> dist.Distribution:
     center, spread = moments
     concentration = numpyro.sample("concentration", around(usual))
-    scale = exp(center + spread * outputs[:, 0])
+    scale = exp(center, spread * outputs[:, 0])
     return censored_at(dist.Weibull(scale, concentration), censoring)
 
 
