@@ -244,7 +244,7 @@ def _constrained(position: Position) -> Callable:
 
 
 def _log_jacobian(site: dict, unconstrained: Array) -> Array:
-    """Give the log-determinant of the map to a site's value; 0 for a point, which has no density."""
+    """Give the log-determinant of the map to a site's value; 0 for a point: it has no density."""
     if site["infer"].get(POINT):
         return jnp.zeros(())
     return biject_to(site["fn"].support).log_abs_det_jacobian(unconstrained, site["value"])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from data_files import RNG, colours, image, mask_folder, save, write
+from PIL import Image
 
 from bnn_ppl import cli, data
 from bnn_ppl.cli import main
@@ -55,6 +56,22 @@ def test_grey_images_have_one_channel(tmp_path):
     np.testing.assert_array_equal(
         pixels_of(loaded, loaded.test)[..., 0], written["test", "cat"] + written["test", "dog"]
     )
+
+
+def test_grey_images_among_others_are_in_colour_in_every_split(tmp_path):
+    class_folder(tmp_path)
+    write(tmp_path / "train" / "cat" / "0.png", image((8, 6)))
+    (tmp_path / "train" / ".ipynb_checkpoints").mkdir()
+    for split in range(4):
+        loaded = data.load(tmp_path, split=split)
+        assert loaded.train.x.shape == (7, 8, 6, 3) and loaded.num_classes == 2
+
+
+def test_images_of_more_than_8_bits_are_refused(tmp_path):
+    class_folder(tmp_path)
+    Image.fromarray(np.full((8, 6), 30_000, np.uint16)).save(tmp_path / "train" / "cat" / "0.png")
+    with pytest.raises(ValueError, match="got images in Pillow's mode I;16, expected 8 bits a ch"):
+        data.load(tmp_path)
 
 
 def test_images_of_different_sizes_need_a_size(tmp_path):

@@ -4,6 +4,7 @@ import io
 
 import matplotlib
 import numpy as np
+import pandas
 import pytest
 import scipy.stats
 import xarray as xr
@@ -496,3 +497,14 @@ def test_sample_maps_show_each_draw_s_probabilities_sorted_by_class():
         plots.sample_maps(functions, y[:6])
     with pytest.raises(ValueError, match=r"functions '' of shape \(\)"):
         plots.sample_maps(draws_of_arrays({"posterior": {"mean": probs[..., 0]}}), y)
+
+
+def test_survival_is_drawn_where_no_time_has_an_end(ax):
+    plots.survival([0, 4], [1, 0.2], np.array([1.0, 2.0]), np.array([True, True]), ax=ax)
+    assert ax.lines
+
+
+def test_scores_without_a_label_are_called_by_their_name():
+    table = pandas.DataFrame({"severity": [0, 0], "num_models": [1, 2], "brier": [0.4, 0.3]})
+    figure = plots.more_models({"hmc": table}, score="brier")
+    assert figure.axes[0].get_ylabel() == "brier"

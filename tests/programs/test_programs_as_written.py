@@ -191,3 +191,11 @@ def test_intervals_are_refused_by_name():
 
     with pytest.raises(ValueError, match="got IntervalCensoredDistribution at site 'y', expected"):
         bnn.condition(model, (X, np.stack([Y - 1, Y + 1], 1)))
+
+
+def test_columns_that_no_likelihood_can_have_are_refused():
+    y = np.arange(4.0)
+    with pytest.raises(ValueError, match=r"got 10\.5 trials, expected whole numbers, at least 1"):
+        bnn.likelihoods.binomial(y, [9, 10.5, 9, 9])
+    with pytest.raises(ValueError, match="got an exposure of 0, expected numbers above 0"):
+        bnn.likelihoods.poisson(y, exposure=[1, 0, 1, 1])

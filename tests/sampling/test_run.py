@@ -59,7 +59,7 @@ def test_result_has_arviz_groups_names_and_facts(posterior):
     facts = draws.attrs
     assert facts["method"] == "nuts" and facts["temperature"] == 1.0
     assert facts["gradient_evaluations"] > draws.sample_stats.n_steps.sum()  # warm-up counts too
-    assert json.loads(facts["settings"])["target_acceptance"] == 0.8
+    assert json.loads(facts["settings"])["target_acceptance"] == 0.9
     assert set(json.loads(facts["versions"])) >= {"jax", "numpyro", "blackjax"}
     assert facts["sampling_time"] > 0
     assert set(arviz.summary(draws).index) == {"slope", "scale"}

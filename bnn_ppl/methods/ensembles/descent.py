@@ -226,8 +226,10 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
-    # It says without noise, too, whether rows are held out.
-    settings |= {"noise_rows": noise_rows} if noises or noise_rows == "training" else {}
+    # Without a noise site it still says whether rows are held out, where there are enough.
+    kept = noise_rows == "training" and finds_rate and num_rows >= _LEAST_ROWS
+    told = noises or (kept and not noise_sites(posterior))
+    settings |= {"noise_rows": noise_rows} if told else {}
     settings |= {"subsample": subsample} if subsample < 1 else {}
     settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
     method = Method(

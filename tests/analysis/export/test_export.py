@@ -273,3 +273,34 @@ def test_cells_written_in_other_ways_are_refused():
     column = Column("price", "number", fill=1.0, form=",")
     with pytest.raises(ValueError, match="written as ',', expected one of number, .*with bnn_ppl"):
         _columns(Encoding((column,), Column("y", "number")))
+
+
+def test_tables_of_data_frames_are_read_with_their_headers_and_without_their_index(tmp_path):
+    frame, path = pandas.DataFrame(RNG.normal(size=(3, 2))), tmp_path / "rows.csv"
+    for index in (False, True):
+        frame.to_csv(path, index=index)
+        found = predict._by_number(predict._read(path), (2,))
+        np.testing.assert_allclose(found, frame, atol=1e-9)
+    np.savetxt(path, frame, delimiter=",")
+    np.testing.assert_allclose(predict._by_number(predict._read(path), (2,)), frame, atol=1e-9)
+
+
+def test_texts_keep_their_commas_and_numbers_name_their_categories(tmp_path):
+    (tmp_path / "rows.csv").write_text("city;size;kind\nWashington, DC;1,5;2.0\nRome;;1\n")
+    table = predict._read(tmp_path / "rows.csv")
+    assert table["city"] == ["Washington, DC", "Rome"] and table["size"] == ["1.5", ""]
+    column = {"name": "kind", "kind": "category", "categories": ["1", "2"], "other": True}
+    assert [predict._category(column, cell) for cell in ("2.0", "1", "3")] == [1.0, 0.0, 2.0]
+
+
+def test_a_likelihood_without_quantiles_is_exported_without(tmp_path):
+    def angles(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.VonMises(x @ w, 2.0), obs=y)
+
+    x = RNG.normal(size=(6, 3)).astype(np.float32)
+    posterior, draws = sampled(angles, (x, x[:, 0]))
+    bnn.export(posterior, draws, tmp_path / "export")
+    found = predict.load(tmp_path / "export")(x)
+    assert {"mean", "sd"} <= set(found) and "quantiles" not in found

@@ -336,3 +336,10 @@ def test_pixels_with_labels_have_correlations():
     draws = prior_draws(jax.random.key(0), posterior, 20)
     found = function_correlations(posterior, draws, x, output=0)
     np.testing.assert_allclose(found, np.ones((3, 3)), atol=1e-5)
+
+
+def test_rows_without_a_correlation_are_left_out_of_the_means_of_classes():
+    correlations = np.full((4, 4), 0.5)
+    correlations[3], correlations[:, 3] = np.nan, np.nan
+    table = by_class(correlations, [0, 0, 1, 1])
+    assert table.loc[0, 0] == table.loc[0, 1] == 0.5 and np.isnan(table.loc[1, 1])
