@@ -68,8 +68,8 @@ class StoredRun(NamedTuple):
         """Prepare rows x, (x, y) or (x, None) in the units of the data as the model sees them."""
         new = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
         x, y, fills = new[:3]
-        if fills:
-            warn(f"x: {fills}")
+        for told in filter(None, (fills, new.unscored)):
+            warn(f"x: {told}")
         return ((x, np.ones(len(x), x.dtype)) if self.weighted else x), y
 
     def in_units(self, found: Any) -> Any:

@@ -123,11 +123,12 @@ def _recorded(folder: Path, data_dir: Path | None = None) -> _Recorded:
         problem = problem.changed(data=str(folder / COPY))
     if data_dir is not None:
         problem = problem.changed(data_dir=data_dir)
-    own = Path(problem.data.data)
-    if data_dir is not None and (own.is_absolute() or is_file(str(own))):
-        moved = data_dir / own.name
-        found = moved.exists() or glob(str(moved))
-        problem = problem.changed(data=str(moved) if found else str(own))
+    own = problem.data.data
+    of_user = Path(own).is_absolute() or is_file(own)
+    if data_dir is not None and of_user and not is_elsewhere(own):
+        moved = data_dir / Path(own).name
+        if moved.exists() or glob(str(moved)):
+            problem = problem.changed(data=str(moved))
     encoding = None if record is None else _readable(folder, from_json, record)
     likelihood = None if law is None else _readable(folder, likelihoods.from_json, law)
     return _Recorded(problem, encoding, rows, likelihood)

@@ -535,7 +535,7 @@ def test_a_column_of_y_that_is_empty_is_no_y(data, folder):
     (folder / "unknown.csv").write_text("age,dose,cost,price\n1,2,3,\n3,4,5,6\n")
     found = read_new_rows(folder / "unknown.csv", data)
     assert found.y is None and len(found.x) == 2
-    assert "rows are not scored: y: got '' in line 2, column 'price'" in found.fills
+    assert "rows are not scored: y: got '' in line 2, column 'price'" in found.unscored
 
 
 def test_columns_of_text_are_encoded_as_in_training(folder):

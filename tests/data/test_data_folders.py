@@ -70,7 +70,7 @@ def test_grey_images_among_others_are_in_colour_in_every_split(tmp_path):
 def test_images_of_more_than_8_bits_are_refused(tmp_path):
     class_folder(tmp_path)
     Image.fromarray(np.full((8, 6), 30_000, np.uint16)).save(tmp_path / "train" / "cat" / "0.png")
-    with pytest.raises(ValueError, match="got images in Pillow's mode I;16, expected 8 bits a ch"):
+    with pytest.raises(ValueError, match="got an image in Pillow's mode I;16, expected 8 bits"):
         data.load(tmp_path)
 
 

@@ -255,10 +255,7 @@ def table_of(folder, header, cells):
     return path
 
 
-@pytest.mark.parametrize(
-    "header",
-    ["0,1,2,target", "2019,2020,2021,species", "nan,inf,2,y", "label,0,1,2"],
-)
+@pytest.mark.parametrize("header", ["0,1,2,target", "2019,2020,2021,species", "label,0,1,2"])
 @pytest.mark.parametrize("cells", [("cat", "dog"), ("1.5", "2.25", "3.125")])
 def test_a_header_with_numbers_is_one(header, cells, tmp_path):
     names = header.split(",")
@@ -267,7 +264,11 @@ def test_a_header_with_numbers_is_one(header, cells, tmp_path):
     assert len(found.train.y) + len(found.test.y) == 60
 
 
-@pytest.mark.parametrize("first", ["5.1,3.5,1.4,setosa", "0.3,unknown,1.4,2.5", "5.1,3,1,0.5"])
+@pytest.mark.parametrize(
+    "first",
+    ["5.1,3.5,1.4,setosa", "0.3,unknown,1.4,2.5", "5.1,3,1,0.5", "5,3,1,2", "35,4,7,setosa"]
+    + ["unknown,3,7,4", "0,2,4,6"],
+)
 def test_a_first_line_of_values_is_one(first, tmp_path):
     cells = ("setosa", "virginica") if "setosa" in first else ("1.5", "2.25")
     found = data.load(table_of(tmp_path, first, cells))
@@ -275,9 +276,33 @@ def test_a_first_line_of_values_is_one(first, tmp_path):
     assert len(found.train.y) + len(found.test.y) == 61
 
 
+def test_years_above_countries_and_numbers_are_names(tmp_path):
+    lines = ["country,2019,2020,2021", *(f"land{k},{k + 0.5},{2 * k},{k % 7}" for k in range(40))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    found = data.load(tmp_path / "a.csv")
+    assert found.encoding.target.name == "2021"
+    assert len(found.train.y) + len(found.test.y) == 40
+
+
+def test_rows_to_predict_have_the_header_of_training(tmp_path):
+    like = data.load(table_of(tmp_path, "2019,2020,2021,species", ("cat", "dog")))
+    for text in ("2019,2020,2021\n1.5,2.5,3.5\n", "2021,2019,2020\n3.5,1.5,2.5\n",
+                 "2019,2020,2021,species\n1.5,2.5,3.5,cat\n"):  # fmt: skip
+        (tmp_path / "new.csv").write_text(text)
+        new = read_new_rows(tmp_path / "new.csv", like)
+        np.testing.assert_allclose(new.x * like.x_scale + like.x_mean, [[1.5, 2.5, 3.5]], rtol=1e-5)
+
+
+def test_a_column_of_numbers_to_predict_needs_no_header(tmp_path):
+    (tmp_path / "a.csv").write_text("\n".join(f"{k}.5,{k}.25" for k in range(40)))
+    like = data.load(tmp_path / "a.csv")
+    (tmp_path / "new.csv").write_text("1\n1.5\n2.5\n")
+    assert len(read_new_rows(tmp_path / "new.csv", like).x) == 3
+
+
 def test_whole_numbers_above_fractions_are_refused(tmp_path):
     path = table_of(tmp_path, "2019,2020,2021,2022", ("1.5", "2.25"))
-    with pytest.raises(ValueError, match="got a first line 2019,2020,2021,2022 of whole numbers"):
+    with pytest.raises(ValueError, match="got a first line 2019,2020,2021,2022 above fractions"):
         data.load(path)
 
 
@@ -285,21 +310,51 @@ def test_whole_numbers_above_fractions_are_refused(tmp_path):
     ("cells", "classes", "names"),
     [
         (("1-2", "3-4", "5"), None, ("5", "1-2", "3-4")),
-        (("1", "2", "3+"), True, ("3+", "1", "2")),
-        (("0", "1", "2", "unknown"), True, ("0", "unknown", "1", "2")),
+        (("1", "2", "3+"), True, ("1", "2", "3+")),
+        (("0", "1", "2", "unknown"), True, ("0", "1", "2", "unknown")),
         (("+", "-"), None, ("+", "-")),
         (("None", "Mild", "Severe"), None, ("Mild", "None", "Severe")),
     ],
 )
 def test_texts_are_classes_whatever_some_of_them_say(cells, classes, names, tmp_path):
     found = data.load(table_of(tmp_path, "a,b,c,y", cells), classes=classes)
-    assert set(found.class_names) == set(names)
+    assert found.class_names == names
     assert len(found.train.y) + len(found.test.y) == 60
 
 
 def test_a_mistake_among_numbers_is_told_with_what_else_it_may_be(tmp_path):
     with pytest.raises(ValueError, match=r"got '3\+' .*; correct the cell .*--classes True"):
         data.load(table_of(tmp_path, "a,b,c,y", ("1", "2", "3+")))
+
+
+@pytest.mark.parametrize("cells", [("1,25", "2,25"), ("True", "False"), ("yes", "no")])
+def test_a_minus_is_no_value_among_numbers_and_truth_values(cells, tmp_path):
+    lines = [f"{k};{k % 7};{[*cells, '-'][k % 3]}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["a;b;y", *lines]))
+    found = data.load(tmp_path / "a.csv")
+    assert found.encoding.without_y == 20 and len(found.train.y) + len(found.test.y) == 40
+    again = data.load(tmp_path / "a.csv", encoding=found.encoding)
+    assert np.array_equal(again.train.y, found.train.y)
+
+
+def test_a_row_of_separators_does_not_change_what_columns_are(tmp_path):
+    lines = [f"{k},{k * 37 % 11}.5,{k % 5}.25" for k in range(1, 60)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,a,y", *lines[:30], ",,", *lines[30:]]))
+    found = data.load(tmp_path / "a.csv")
+    assert found.encoding.left_out == ("id",) and found.encoding.without_y == 1
+
+
+def test_a_mistake_among_numbers_is_named_where_classes_are_not_wanted(tmp_path):
+    path = table_of(tmp_path, "a,b,c,y", ("5 kg", "6 kg", "7 kg", "8", "9"))
+    with pytest.raises(ValueError, match="got '5 kg' in line 2, column 'y', expected a finite"):
+        data.load(path, classes=False)
+
+
+@pytest.mark.parametrize("cells", [("0", "1"), ("0", "1", "2")])
+def test_y_named_as_a_category_may_be_numbered_from_0(cells, tmp_path):
+    path = table_of(tmp_path, "a,b,c,y", cells)
+    found = data.load(path, columns=data.Columns(categorical=("y",)))
+    assert found.num_classes == len(cells)
 
 
 def test_y_named_as_a_category_is_classes_and_cannot_be_dropped(tmp_path):
@@ -328,7 +383,7 @@ def test_rows_without_cells_keep_their_place_and_y_that_is_missing_scores_nothin
     path.write_text("a,b,c,y\n1,2,3,1.5\n,,,\n\n4,5,6,\n,,,\n,,,\n")
     new = read_new_rows(path, like)
     assert new.x.shape == (3, 3) and new.y is None
-    assert "rows are not scored: y: got '' in line 3, column 'y', expected a finite" in new.fills
+    assert "rows are not scored: y: got '' in line 3, column 'y', expected a fini" in new.unscored
     path.write_text("a,b,c,y\n1,2,3,1.5\n4,5,6,2\n")
     assert read_new_rows(path, like).y is not None
 

@@ -63,6 +63,18 @@ def one_mean_for_outputs(x, y=None):
         sample("y", law.expand([len(x), 3]).to_event(1), obs=y)
 
 
+def columns_of_means(x, y=None):
+    sample("y", dist.Normal((x @ weights())[:, None], 0.3), obs=y)
+
+
+def constraint_on_a_param(x, y=None):
+    theta = numpyro.param("theta", 1.0)
+    w = weights()
+    sample("penalty", dist.Normal(theta, 0.1), obs=0.0 if y is not None else None)
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(x @ w + theta, 0.3), obs=y)
+
+
 def counts_of_classes(x, y=None):
     w = sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
     with plate("rows", len(x)):
@@ -89,6 +101,7 @@ PROGRAMS = {
     "parameters that rows share": (shared, Y),
     "no plate": (without_a_plate, Y),
     "parameters that outputs share": (one_mean_for_outputs, np.stack([Y, Y, Y], 1)),
+    "means of columns": (columns_of_means, np.stack([Y, Y, Y], 1)),
     "counts of classes": (counts_of_classes, RNG.multinomial(10, [0.2, 0.3, 0.5], size=20)),
 }
 
@@ -199,3 +212,11 @@ def test_columns_that_no_likelihood_can_have_are_refused():
         bnn.likelihoods.binomial(y, [9, 10.5, 9, 9])
     with pytest.raises(ValueError, match="got an exposure of 0, expected numbers above 0"):
         bnn.likelihoods.poisson(y, exposure=[1, 0, 1, 1])
+
+
+def test_a_constraint_on_a_param_counts_in_its_fit():
+    posterior = bnn.condition(constraint_on_a_param, (X, Y))
+    at = posterior.init(jax.random.key(0))
+    slope = jax.grad(posterior.logdensity)(at, posterior.data)["theta"]
+    residuals = Y - X @ at["w"] - at["theta"]
+    np.testing.assert_allclose(slope, residuals.sum() / 0.3**2 - at["theta"] / 0.1**2, rtol=1e-3)

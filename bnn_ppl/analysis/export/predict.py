@@ -43,11 +43,14 @@ Cells = Sequence[Any]
 
 
 def _number(column: Mapping[str, Any], cell: str) -> float:
+    return _known(column, cell, _float(cell), "a finite number")
+
+
+def _float(cell: str) -> float:
     try:
-        found = np.nan if "_" in cell else float(cell)
+        return np.nan if "_" in cell else float(cell)
     except ValueError:
-        found = np.nan
-    return _known(column, cell, found, "a finite number")
+        return np.nan
 
 
 def _boolean(column: Mapping[str, Any], cell: str) -> float:
@@ -68,18 +71,11 @@ def _category(column: Mapping[str, Any], cell: str) -> float:
     names = column["categories"]
     if cell in names:
         return float(names.index(cell))
-    same = [place for place, name in enumerate(names) if _is_same_number(name, cell)]
+    same = [place for place, name in enumerate(names) if _float(name) == _float(cell)]
     if len(same) == 1:  # 2.0 is 2
         return float(same[0])
     found = float(len(names)) if column.get("other") else np.nan
     return _known(column, cell, found, f"one of {', '.join(names)}")
-
-
-def _is_same_number(name: str, cell: str) -> bool:
-    try:
-        return float(name) == float(cell)
-    except ValueError:
-        return False
 
 
 def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) -> float:
@@ -193,7 +189,8 @@ class Predictor:
 
     def prepared(self, rows: Any) -> np.ndarray:
         """Give rows as the network sees them."""
-        rows = _read(Path(rows)) if isinstance(rows, str | Path) else rows
+        names = [column["name"] for column in self.about["columns"] or ()]
+        rows = _read(Path(rows), names) if isinstance(rows, str | Path) else rows
         if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
             rows = {name: [row.get(name) for row in rows] for name in rows[0]}
         columns, shape = self.about["columns"], tuple(self.about["x_shape"])
@@ -281,7 +278,7 @@ def load(folder: str | Path | None = None) -> Predictor:
 # --- files
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, names: Sequence[str] = ()) -> Any:
     if path.suffix == ".npy":
         return np.load(path)
     if path.suffix == ".npz":
@@ -296,30 +293,25 @@ def _read(path: Path) -> Any:
     if not rows:
         raise ValueError("got an empty file, expected rows")
     counted = [str(number) for number in range(len(rows[0]))]
-    if all(map(_is_number, rows[0])) and rows[0] != counted:  # no header
-        rows.insert(0, [str(number) for number in range(len(rows[0]))])
+    named = (names and set(names) <= set(rows[0])) or (len(counted) > 1 and rows[0] == counted)
+    if all(map(_is_number, rows[0])) and not named:  # no header
+        rows.insert(0, counted)
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
     cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
     table = {name.strip(): list(own) for name, own in zip(rows[0], cells, strict=True)}
-    if separator == ";":
-        table = {name: _with_points(own) for name, own in table.items()}
+    if separator == ";":  # with decimal commas
+        table = {name: [_with_point(cell) for cell in own] for name, own in table.items()}
     return table
 
 
-def _with_points(cells: Cells) -> list[str]:
-    """Write decimal points for the commas of a column of numbers; leave texts as they are."""
-    numbers = all(_is_number(cell) or cell.lower() in _EMPTY for cell in cells)
-    return [cell.replace(",", ".") if numbers else cell for cell in cells]
+def _with_point(cell: str) -> str:
+    return cell.replace(",", ".") if _is_number(cell) else cell
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        float(cell.replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    return cell.lower() == "nan" or not np.isnan(_float(cell.replace(",", ".")))
 
 
 def _by_number(table: Mapping[str, Cells], shape: tuple[int, ...]) -> np.ndarray:

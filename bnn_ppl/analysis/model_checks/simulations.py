@@ -115,7 +115,8 @@ def check_simulations(
     data; and the drawn values are ranked among its draws. If the method samples the posterior of
     the model, ranks are uniform (Talts et al., 2018). They are of the function at four rows, of
     scalar sites, and of the log-likelihood of the data, which sees most errors (Modrák et al.,
-    2023, Bayesian Analysis).
+    2023, Bayesian Analysis). A prior scale that is left open is held at its usual value: found from
+    each y, it would be that of another model.
 
     Parameters
     ----------

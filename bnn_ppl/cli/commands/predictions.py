@@ -204,8 +204,8 @@ def _of_data_set(run: Opened) -> Rows:
 
 def _read(run: Opened, path: Path) -> Rows:
     new = read_new_rows(path, run.data)
-    if new.fills:
-        print(f"{path}: {new.fills}")
+    for told in filter(None, (new.fills, new.unscored)):
+        print(f"{path}: {told}")
     return Rows(new.x, new.y, f"rows of {path}", new.outside, new.furthest)
 
 

@@ -230,6 +230,7 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
             draws = sample(folder=folder)
         if jax.process_index() == 0:
             write_problem(folder, settings)  # which may have been damaged
+            keep_input(folder, settings)
         return draws
     except (ValueError, TypeError):
         own = {folder / name for name in (PROBLEM, COPY)}

@@ -1,6 +1,7 @@
 """The rows that a problem names: to train on, held out, to score; in memory or on disk."""
 
 import warnings
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
         of_classes = reads_classes(problem)
         options |= {"classes": True} if of_classes else {}
-        options |= {"classes": False} if of_classes is False and not is_table(name) else {}
+        options |= {"classes": False} if of_classes is False and _are_whole(name) else {}
         data = bnn.data.load(name, encoding=encoding, **options)
         # Of two numbers; texts are refused by the likelihood.
         if of_classes is False and encoding is None and names_are_numbers(data.encoding):
@@ -41,6 +42,15 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         raise ValueError(f"got --label-noise for {name}, expected classes: drop it")
     y = with_label_noise(data.train.y, label_noise, data.num_classes)
     return data._replace(train=data.train._replace(y=y))
+
+
+def _are_whole(name: str) -> bool:
+    """Whether y is of integers in an .npz file, where these are classes otherwise."""
+    if is_table(name):
+        return False
+    with np.load(Path(name).expanduser()) as file:
+        y = next((file[each] for each in ("y", "y_train", "train_labels") if each in file), None)
+    return y is not None and y.dtype.kind in "iu"
 
 
 def columns_of(problem: "Problem") -> bnn.data.Columns:

@@ -49,11 +49,8 @@ def image_folder(
     else:
         order = permutation(split_number(name, split, 2**32 - 1), len(files))
         files = [files[row] for row in order[:rows]]
-    modes = {_mode(file) for file in files}
-    deep = sorted(mode for mode in modes if mode.startswith(("I", "F")))
-    got = f"images in Pillow's mode {', '.join(deep)}"
-    require(root, not deep, got, "8 bits a channel", "save them so")
-    grey, labels = modes <= {"1", "L"}, _masks if masks else _numbers
+    grey = all(_mode(file) in ("1", "L") for file in files)
+    labels = _masks if masks else _numbers
     train, held_out = (
         Data(_images(part, image_size, grey), labels(root, part, image_size))
         for part in (files, held)
@@ -150,6 +147,8 @@ def _read(file: Path, size: int | None, mode: str | None) -> np.ndarray:
         require(file, _mode(file) in ("1", "L", "P"), got, "a level from 0 to 255 a pixel")
     try:
         with opened(file) as stored:
+            got, few = f"an image in Pillow's mode {stored.mode}", stored.mode[0] not in "IF"
+            require(file, few, got, "8 bits a channel", "save it with 8 bits a channel")
             image = stored.copy() if mode is None else stored.convert(mode)
     except OSError as error:
         raise unreadable(file, error) from error

@@ -19,7 +19,13 @@ from bnn_ppl.data.tables.kinds.kinds import (
     least_scales,
     values_of,
 )
-from bnn_ppl.data.tables.kinds.number import COMMA, UNKNOWN, form_of, number_in
+from bnn_ppl.data.tables.kinds.number import (
+    COMMA,
+    UNKNOWN,
+    form_of,
+    is_no_number,
+    number_in,
+)
 from bnn_ppl.data.tables.reading import DataSet, require
 from bnn_ppl.data.tables.roles import as_they_are
 
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     import pandas
 
 _MOST_CLASSES = 50
-_CLASSES = "-", "--", "None"  # among texts
+_MINUS = "-", "--"
 _FEW = 20  # different whole numbers of a y that may be ordered classes
 _COUNTS = 100  # different whole numbers that may be counts
 
@@ -62,22 +68,33 @@ def inputs_learnt(
     return tuple(found), left_out
 
 
-def lacks_y(cells: "pandas.Series") -> "pandas.Series":
-    """Whether cells of y say that there is no value; among texts "-" and "None" are classes."""
+def lacks_y(cells: "pandas.Series", column: Column | None = None) -> "pandas.Series":
+    """Whether cells of y say that there is no value.
+
+    They do not where they are a class of the column, if it is known. "None" is a class of texts,
+    and "-" of those with a "+".
+    """
     empty = is_empty(cells)
-    if any(number_in(cell) is not None for cell in cells[~empty].unique()):
+    if column is not None:
+        return empty & ~cells.isin(column.categories)
+    present = cells[~empty].unique().tolist()
+    if not all(map(is_no_number, present)) or boolean.form_of(present) is not None:
         return empty
-    return empty & ~cells.isin(_CLASSES)
+    return empty & ~cells.isin(["None", *_MINUS] if "+" in present else ["None"])
 
 
 def target_of(
-    cells: "pandas.Series", source: str, hint: str = UNKNOWN, categorical: bool = False
+    cells: "pandas.Series",
+    source: str,
+    hint: str = UNKNOWN,
+    categorical: bool = False,
+    classes: bool | None = None,
 ) -> Column:
     """Tell what y is: classes, numbers or truth values.
 
     Texts are classes, some numbers among them too, and so are numbers that are categorical. Where
-    at least half of the different cells are numbers, or there are too many for classes, the others
-    are taken for mistakes.
+    at least half of the different cells are numbers, or there are too many for classes, or these
+    are not wanted, the others are taken for mistakes.
 
     Raises
     ------
@@ -86,16 +103,22 @@ def target_of(
     """
     name, present = str(cells.name), cells[~lacks_y(cells)].unique().tolist()
     form, share = form_of(present, hint)
-    numbers = share >= 0.5 or (share > 0 and len(present) > _MOST_CLASSES)
+    enough = 0.0 if classes is False or len(present) > _MOST_CLASSES else 0.5
+    numbers = share > 0 and share >= enough
     if not present or (numbers and not categorical):
         return Column(name, "number", form=form)
     if boolean.form_of(present) == boolean.TRUE_AND_FALSE:
         return Column(name, "boolean", form=boolean.TRUE_AND_FALSE)
-    classes = tuple(sorted(present, key=lambda cell: (number_in(cell) or 0.0, cell)))
-    got = f"{len(classes)} different texts, as {present[0]!r}, in the column {name!r} of y"
+    names = tuple(sorted(present, key=_numbers_first))
+    got = f"{len(names)} different texts, as {present[0]!r}, in the column {name!r} of y"
     expected = f"numbers, or at most {_MOST_CLASSES} classes"
-    require(source, len(classes) <= _MOST_CLASSES, got, expected, "choose another column as target")
-    return Column(name, "category", classes, form=WRITTEN)
+    require(source, len(names) <= _MOST_CLASSES, got, expected, "choose another column as target")
+    return Column(name, "category", names, form=WRITTEN)
+
+
+def _numbers_first(cell: str) -> tuple[bool, float, str]:
+    number = number_in(cell)
+    return number is None, number or 0.0, cell
 
 
 def classes_of_numbers(column: Column, values: np.ndarray, cells: "pandas.Series") -> Column:

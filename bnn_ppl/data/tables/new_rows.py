@@ -18,6 +18,7 @@ from bnn_ppl.data.tables.encoding import (
     fills_in_words,
     mark_of,
 )
+from bnn_ppl.data.tables.finding import lacks_y
 from bnn_ppl.data.tables.kinds.category import as_named
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
 from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
@@ -41,14 +42,15 @@ class NewRows(NamedTuple):
     y : numpy.ndarray or None
         Standardised targets or class numbers, if the file has them.
     fills : str
-        How many rows had empty cells and what fills them, and which cell of y is no value of it, in
-        one line; "" if there are none.
+        How many rows had empty cells and what fills them, in one line; "" if none had.
     outside : numpy.ndarray or None
         Of a table: how far each row is outside the training rows, shape (rows,): by how many
         training standard deviations a number or a date is beyond their least or largest value, or
         1 for a text that is no category of its own; the largest of all columns, 0 inside.
     furthest : list of str or None
         The column of which that is; "" inside.
+    unscored : str
+        Why there is no y though the file has its column: a cell that is no value of it; or "".
     """
 
     x: np.ndarray
@@ -56,6 +58,7 @@ class NewRows(NamedTuple):
     fills: str = ""
     outside: np.ndarray | None = None
     furthest: list[str] | None = None
+    unscored: str = ""
 
 
 def read_new_rows(path: Path, like: DataSet) -> NewRows:
@@ -90,8 +93,10 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
         if not path.is_file():
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), "", like)
-    table = _as_in_training(path, read_tables(name, least_columns=1), like)
-    found = _prepared(path, *_from_table(path, table, like), like)
+    known = [column.name for column in _encoding_of(like).inputs]
+    table = _as_in_training(path, read_tables(name, 1, known), like)
+    *rows, unscored = _from_table(path, table, like)
+    found = _prepared(path, *rows, like)._replace(unscored=unscored)
     if like.train.x.ndim != 2 or like.train.x.dtype.kind != "f":
         return found
     outside, furthest = _outside(table, found.x, like)
@@ -108,16 +113,16 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     if hasattr(x, "columns") or columns:
         frame = x if hasattr(x, "columns") else _with_names(x, like.encoding)
         table = _as_in_training("x", as_text(frame, PLACE), like)
-        found, y_of_table, fills = _from_table("x", table, like)
-        y = y_of_table if y is None else y
+        found, y_of_table, fills, unscored = _from_table("x", table, like)
+        unscored, y = ("" if y is not None else unscored), (y_of_table if y is None else y)
     else:
-        found, fills = np.asarray(x), ""
+        found, fills, unscored = np.asarray(x), "", ""
         _check_numbers("x", "x", found)
         found = with_channel(found) if found.ndim == 3 else found
     if y is not None:
         y = numbered("y", np.asarray(y), like.encoding, "y")
         require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
-    return _prepared("x", found, y, fills, like)
+    return _prepared("x", found, y, fills, like)._replace(unscored=unscored)
 
 
 def _prepared(
@@ -155,19 +160,20 @@ def _as_in_training(
 
 def _from_table(
     path: Path | str, table: "pandas.DataFrame", like: DataSet
-) -> tuple[np.ndarray, np.ndarray | None, str]:
+) -> tuple[np.ndarray, np.ndarray | None, str, str]:
     """Take x, and y if it is there, from a table; say what fills empty cells, and why y is not."""
     encoding = _encoding_of(like)
     targets = [column.name for column in encoding.targets]
     x = encoded(table, encoding, str(path))
-    has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
-    y, told = None, [fills_in_words(table, encoding)]
-    if has_y:
-        try:
-            y = encoded_target(table[targets], encoding, "y")
-        except ValueError as error:  # rows can be predicted all the same
-            told.append(f"rows are not scored: {error}")
-    return x.reshape(-1, *like.train.x.shape[1:]), y, "; ".join(filter(None, told))
+    has_y = set(targets) <= set(table) and not any(
+        lacks_y(table[column.name], column).all() for column in encoding.targets
+    )
+    y, unscored = None, ""
+    try:
+        y = encoded_target(table[targets], encoding, "y") if has_y else None
+    except ValueError as error:  # rows can be predicted all the same
+        unscored = f"rows are not scored: {error}"
+    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding), unscored
 
 
 def _outside(

@@ -10,7 +10,7 @@ import io
 import lzma
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from glob import glob
 from itertools import islice
@@ -21,9 +21,9 @@ from zipfile import ZipFile
 import numpy as np
 
 from bnn_ppl.data.tables.encoding import DECIMAL
-from bnn_ppl.data.tables.header import has_names, is_no_number
 from bnn_ppl.data.tables.kinds.column import TYPES, as_text
-from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, sure_form
+from bnn_ppl.data.tables.kinds.header import has_names
+from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, is_no_number, sure_form
 from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
 
 if TYPE_CHECKING:
@@ -94,16 +94,19 @@ def _tables_in(folder: Path) -> list[str]:
     return [] if any(path.is_dir() for path in entries) else tables
 
 
-def read_tables(name: str, least_columns: int = 2) -> "pandas.DataFrame":
+def read_tables(name: str, least_columns: int = 2, known: Sequence[str] = ()) -> "pandas.DataFrame":
     """Read one table, or several with the same columns, one below the other.
 
     Cells are text, columns have names (numbers if there is no header), and rows the words for them
-    in messages. The attribute `DECIMAL` has the decimal mark, as far as it is known.
+    in messages. A header has the names `known`, if there are some. The attribute `DECIMAL` has the
+    decimal mark, as far as it is known.
     """
     import pandas as pd
 
     files = files_of(name)
-    tables = [read_table(file, least_columns) for file in files]
+    tables = [read_table(files[0], least_columns, known)]
+    known = known or [*tables[0]]
+    tables += [read_table(file, least_columns, known) for file in files[1:]]
     if len(tables) == 1:
         return tables[0]
     for file, table in zip(files, tables, strict=True):
@@ -122,13 +125,13 @@ def read_tables(name: str, least_columns: int = 2) -> "pandas.DataFrame":
     return whole
 
 
-def read_table(file: str, least_columns: int = 2) -> "pandas.DataFrame":
+def read_table(file: str, least_columns: int = 2, known: Sequence[str] = ()) -> "pandas.DataFrame":
     """Read one table, as `read_tables` does."""
     kind = suffix_of(file)
     if kind in _READERS and kind != _WORKBOOK:
         return _with_named_index(_by_pandas(file))
     cells, mark = (_sheet(file), "") if kind == _WORKBOOK else _cells(file, least_columns)
-    named = has_names(cells, file)
+    named = has_names(cells, file, known)
     rows = cells[1:] if named else cells
     names = cells.iloc[0].tolist() if named else [str(k) for k in range(cells.shape[1])]
     rows = rows.set_axis(names, axis=1)

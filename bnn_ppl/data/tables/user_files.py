@@ -29,9 +29,9 @@ from bnn_ppl.data.tables.finding import (
     two_classes,
     values_to_cut,
 )
-from bnn_ppl.data.tables.header import is_no_number
 from bnn_ppl.data.tables.kinds.column import Column, type_in
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
+from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
 from bnn_ppl.data.tables.roles import Columns, inputs_of
 from bnn_ppl.data.tables.table_files import (
@@ -147,7 +147,8 @@ def _read_table(
     refuse_repeated(source, table.iloc[:, [*used, *_of_same_names(names, at, columns)]])
     if classes is None and names[at[0]] in columns.categorical:
         classes = True
-    kinds = kinds_of(table.iloc[:, used], columns.categorical)
+    filled = (table.iloc[:, used] != "").any(axis=1).to_numpy()
+    kinds = kinds_of(table.iloc[filled, used], columns.categorical)
     table, without = _with_y(table, at, source, encoding)
     y_cells, inputs = table.iloc[:, at], table.iloc[:, used]
     train, test = _split(name, split, table, columns, (inputs, kinds, encoding))
@@ -165,7 +166,7 @@ def _read_table(
         encoding = encoding._replace(reasons=tuple(reasons.values()), **told)
     x = encoded(table, encoding, source)
     y = encoded_target(y_cells, encoding, source, ", or read y as classes (--classes True)")
-    of_classes = encoding.target.kind != "number"
+    of_classes = encoding.target.kind != "number" or bool(classes)
     groups = None if columns.group is None else table[columns.group].to_numpy()[train]
     return Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding, groups)
 
@@ -185,10 +186,11 @@ def _with_y(
 ) -> tuple["pandas.DataFrame", int]:
     """Give the rows that have a value of each column of y, and how many have none."""
     without = np.zeros(len(table), bool)
-    for column in at:
+    for place, column in enumerate(at):
         cells = table.iloc[:, column]
+        known = None if encoding is None else encoding.targets[place]
         infinite = cells.str.lower().isin(["inf", "-inf", "+inf", "infinity", "-infinity"])
-        without |= (lacks_y(cells) | infinite).to_numpy()
+        without |= (lacks_y(cells, known) | infinite).to_numpy()
     if not without.any() or (encoding is not None and not encoding.target.form):
         return table, 0
     kept = table[~without]
@@ -200,12 +202,15 @@ def _targets_found(
     cells: "pandas.DataFrame", source: str, classes: bool | None
 ) -> tuple[Column, ...]:
     hints = [mark_of(cells, name) for name in cells]
+    texts = bool(classes) and any(map(is_no_number, cells.iloc[:, 0].unique()))
     found = [
-        target_of(cells.iloc[:, k], source, hints[k], type_in(cells, name) == "category")
+        target_of(
+            *(cells.iloc[:, k], source, hints[k]),
+            categorical=texts or type_in(cells, name) == "category",
+            classes=classes,
+        )
         for k, name in enumerate(cells)
     ]
-    if classes and any(is_no_number(cell) for cell in cells.iloc[:, 0].unique()):
-        found = [target_of(cells.iloc[:, 0], source, hints[0], True), *found[1:]]
     if len(found) > 1 or found[0].kind != "number" or classes is False:
         return tuple(found)
     (column,), only = found, cells.iloc[:, 0]

@@ -20,6 +20,7 @@ from jax.tree_util import Partial
 Array = jax.Array
 
 _LEAST_SPREAD = 0.1  # of logarithms or logits of y, where all are nearly the same
+_MOST_CENTER = 57.0  # exp(57 + 30) is still a number of float32
 _MOST_LOG = 30.0  # exp(30) is 1e13; beyond it float32 gives densities that are not finite
 
 
@@ -182,6 +183,7 @@ def center_and_spread(values: np.ndarray) -> tuple[float, float]:
 
 def exp(center: Any, change: Array) -> Array:
     """Give exp(center + change), finite and above 0 for any change that a chain may try."""
+    center = jnp.clip(center, -_MOST_CENTER, _MOST_CENTER)
     return jnp.exp(center) * jnp.exp(jnp.clip(change, -_MOST_LOG, _MOST_LOG))
 
 

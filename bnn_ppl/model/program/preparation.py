@@ -37,14 +37,14 @@ _OBSERVED, _UNOBSERVED = "_observed", "_unobserved"  # what NumPyro adds to the 
 class _Changes(NamedTuple):
     """What of a program is to be changed."""
 
-    plates: tuple[str, ...]  # that subsample
-    given: tuple[str, ...]  # whose subsample is what rows there are, as subsample_size=len(x)
-    params: tuple[tuple[str, tuple[str, ...]], ...]  # with the leaves that no site replaces
-    half_observed: tuple[str, ...]  # sites with obs_mask
-    left_out: tuple[str, ...]  # of these, with an unobserved part on which nothing depends
-    factors: tuple[str, ...]  # with a value for each row
-    held: tuple[str, ...]  # sites observed at values of their own, whose density is a constant
-    constraints: tuple[str, ...]  # those whose density is not: factors
+    plates: tuple[str, ...] = ()  # that subsample
+    given: tuple[str, ...] = ()  # whose subsample is what rows there are, as subsample_size=len(x)
+    params: tuple[tuple[str, tuple[str, ...]], ...] = ()  # with the leaves that no site replaces
+    half_observed: tuple[str, ...] = ()  # sites with obs_mask
+    left_out: tuple[str, ...] = ()  # of these, with an unobserved part on which nothing depends
+    factors: tuple[str, ...] = ()  # with a value for each row
+    held: tuple[str, ...] = ()  # sites observed at values of their own, whose density is a constant
+    constraints: tuple[str, ...] = ()  # those whose density is not: factors
 
 
 def prepared(model: Callable, x: Any, y: Any) -> Callable:
@@ -57,23 +57,25 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
     """
     trace = _sites(model, x, y)
     half = _half_observed(trace)
-    own = _observed_at_own_values(model, trace, x, y)
     changes = _Changes(
         tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
         tuple(site["name"] for site in trace.values() if _is_given(site)),
         tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
         tuple(half),
         tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
-        (),
-        tuple(name for name in own if not _varies(model, x, y, trace, name)),
-        tuple(name for name in own if _varies(model, x, y, trace, name)),
     )
     if any(changes):
         model = Partial(partial(_changed, changes), model)
         trace = _sites(model, x, y)
+    own = _observed_at_own_values(model, trace, x, y)
+    if own:  # once params are sites, on which their density may depend
+        varying = tuple(name for name in own if _varies(model, x, y, trace, name))
+        held = tuple(name for name in own if name not in varying)
+        model = Partial(partial(_changed, _Changes(held=held, constraints=varying)), model)
+        trace = _sites(model, x, y)
     of_rows = _factors_of_rows(model, trace, x, y)
     if of_rows:
-        model = Partial(partial(_changed, _Changes((), (), (), (), (), of_rows, (), ())), model)
+        model = Partial(partial(_changed, _Changes(factors=of_rows)), model)
         trace = _sites(model, x, y)
     return without_discrete_sites(model, trace, x, y)
 
@@ -124,9 +126,9 @@ class _Changing(Messenger):
             message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
         elif kind == "sample" and name in self.factors:
             message["infer"] = message["infer"] | {OF_ROWS: True}
-        elif kind == "sample" and name in self.held:
+        elif kind == "sample" and name in self.held and message["is_observed"]:
             message["stop"] = True
-        elif kind == "sample" and name in self.constraints:
+        elif kind == "sample" and name in self.constraints and message["is_observed"]:
             density = message["fn"].log_prob(message["value"])
             message["observed"], message["fn"] = message["value"], dist.Unit(density)
             message["value"] = message["fn"].sample(None)

@@ -180,13 +180,15 @@ def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distributio
         shape, outputs = distribution.batch_shape, y.shape[1:]
         expected_shape = (num_rows, *outputs[: len(outputs) - distribution.event_dim])
         of_all_rows = distribution.event_dim > len(outputs)
-        if of_all_rows or (shape[:1] == (num_rows,) and len(shape) >= len(expected_shape)):
+        if of_all_rows or shape == expected_shape:
             return distribution
-        if _stretches(shape, expected_shape):  # parameters that rows or outputs share
-            return distribution.expand(expected_shape)
+        if _row_shapes(x) == _row_shapes(known) and _stretches(shape, expected_shape):
+            return distribution.expand(expected_shape)  # parameters that rows or outputs share
+        if shape[:1] == (num_rows,):
+            return distribution
     except (TypeError, ValueError) as error:
         problem = error
-    got, expected = ([str(leaf.shape[1:]) for leaf in jax.tree.leaves(tree)] for tree in (x, known))
+    got, expected = _row_shapes(x), _row_shapes(known)
     if got != expected:
         raise ValueError(
             f"got inputs x with rows of {', '.join(got)}, expected {', '.join(expected)} as in the "
@@ -195,6 +197,10 @@ def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distributio
     if problem is None or (num_rows != num_known and _works(of_inputs, known)):
         raise ValueError(_only_for(f"{num_rows} rows to predict", num_known)) from problem
     raise problem
+
+
+def _row_shapes(x: Any) -> list[str]:
+    return [str(leaf.shape[1:]) for leaf in jax.tree.leaves(x)]
 
 
 def _stretches(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -41,6 +41,11 @@ def number_in(cell: str, form: str = POINT) -> float | None:
     return float(_APART[form].sub("", bare).replace(",", "."))
 
 
+def is_no_number(cell: str) -> bool:
+    """Whether a cell is no number, by either decimal mark."""
+    return number_in(cell) is None and number_in(cell, COMMA) is None
+
+
 def plain_numbers(cells: Sequence[str]) -> np.ndarray | None:
     """Give the numbers of cells that all are one as Python writes them, which is soon done."""
     try:
