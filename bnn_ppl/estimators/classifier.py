@@ -22,6 +22,7 @@ from bnn_ppl.estimators.rows import (
 )
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.rows.labels import listed, numbered
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.runtime.names import known_keywords
 
 
@@ -170,6 +171,11 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
             raise ValueError(
                 f"got first rows without the label {missing[0]!r} for likelihood='ordinal', "
                 "expected each, which its cut points start from: give rows of each at first"
+            )
+        if self.likelihood == "ordinal" and self.classes_.dtype.kind not in "iufb":
+            warn(
+                f"classes of likelihood='ordinal' in the order {listed(self.classes_.tolist())}: "
+                "number them for another"
             )
         rows = rows._replace(y=numbers)
         columns = rows.columns_of_likelihood()

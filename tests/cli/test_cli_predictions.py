@@ -16,6 +16,7 @@ import bnn_ppl as bnn
 import bnn_ppl._stored
 from bnn_ppl import cli
 from bnn_ppl.cli.commands.results import chain_predictions
+from bnn_ppl.cli.commands.robustness import adversarial
 from bnn_ppl.cli.commands.run import _sample
 from bnn_ppl.cli.problem.build import describe
 from bnn_ppl.cli.problem.problem import Problem
@@ -443,6 +444,14 @@ def test_rows_from_standard_input_are_kept_before_anything_is_drawn(tmp_path, mo
     with pytest.raises(ValueError, match="refused"):
         _sample(look, settings, folder)
     assert not folder.exists()
+
+
+def test_columns_beside_the_inputs_are_not_attacked(tmp_path, monkeypatch):
+    data = SimpleNamespace(roles=("exposure",))
+    runs = {"one": SimpleNamespace(data=data)}
+    monkeypatch.setattr("bnn_ppl.cli.commands.robustness.reopen_all", lambda *_: runs)
+    with pytest.raises(ValueError, match="got a run with the columns exposure beside the inputs"):
+        adversarial((tmp_path,))
 
 
 def test_counts_in_arrays_are_numbers_to_a_likelihood_of_counts(tmp_path):

@@ -181,6 +181,12 @@ def test_labels_that_come_later_are_named_first():
         BayesianClassifier(**FEW, likelihood="ordinal").partial_fit(*first, classes=[0, 1, 2])
 
 
+def test_the_order_of_texts_is_told():
+    labels = np.where(PRICE > 150, "low", "high")
+    with pytest.warns(UserWarning, match="classes of likelihood='ordinal' in the order high, low:"):
+        BayesianClassifier(**FEW, likelihood="ordinal").fit(FRAME, labels)
+
+
 @pytest.mark.parametrize("labels", [[1.0, 2.0], [0.0, 1.0], [3, 7], [False, True]])
 def test_labels_that_are_whole_numbers_name_classes_of_a_stored_model(labels):
     found = whole_numbers(labels)

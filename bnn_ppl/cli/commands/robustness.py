@@ -224,6 +224,11 @@ def adversarial(
     path = figure_path(folders, predicting.figure, "adversarial.png")
     runs = reopen_all(folders, predicting.data_dir)
     data = next(iter(runs.values())).data
+    if data.roles:
+        raise ValueError(
+            f"got a run with the columns {', '.join(data.roles)} beside the inputs, which an attack "
+            "would move too, expected inputs alone: attack a run without them"
+        )
     tables = {
         name: attacks.attacked(
             run.posterior,
