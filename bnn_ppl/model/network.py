@@ -15,6 +15,7 @@ from jax.lax import conv_general_dilated
 
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
+from bnn_ppl.nets.conversion.other_libraries import AS_KERNEL
 from bnn_ppl.nets.parts.convolution import convolution
 from bnn_ppl.runtime.machines.devices import is_accelerator
 
@@ -117,7 +118,9 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     choose = prior_by_site(prior, name, list(variables))
     chosen = []
     for site, (path, leaf) in variables.items():
-        own = choose(site, leaf.shape)
+        own = choose(site, leaf.get_metadata(AS_KERNEL, leaf.shape))
+        if isinstance(own, dist.Distribution) and own.batch_shape:  # which is that of the weights
+            own = choose(site, leaf.shape)
         if isinstance(own, str):  # "fixed"
             _check_given(net, site)
         else:

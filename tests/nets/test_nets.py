@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from flax import linen, nnx
@@ -147,9 +148,9 @@ def test_a_linen_net_with_active_dropout_fails_instead_of_freezing_one_mask():
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
 
-def logdensity_of(net, weights):
+def logdensity_of(net, weights, prior=priors.normal(0.7)):
     """Give the log-density of a linear regression by a network, at weights by site."""
-    posterior = condition(models.regressor(net, priors.normal(0.7), 0.5), (X, X[:, 0] - X[:, 1]))
+    posterior = condition(models.regressor(net, prior, 0.5), (X, X[:, 0] - X[:, 1]))
     start = posterior.init(jax.random.key(0))
     assert {site: leaf.shape for site, leaf in start.items()} == {
         site: leaf.shape for site, leaf in weights.items()
@@ -204,6 +205,19 @@ def test_a_callable_pytree_is_a_network(make):
     got = logdensity_of(nets.from_equinox(make), weights)
     mlp = partial(nets.MLP, 3, (), 1)
     np.testing.assert_allclose(got, logdensity_of(mlp, EXPECTED), rtol=1e-6)
+
+
+@pytest.mark.parametrize("module", ["equinox.nn._linear", "mine"])
+def test_a_prior_is_told_the_kernels_of_equinox_with_their_outputs_last(module, monkeypatch):
+    monkeypatch.setattr(OneExample, "__module__", module)
+    told = {}
+
+    def prior(site, shape):
+        told[site] = shape
+        return dist.Normal(0.0, 0.7)
+
+    logdensity_of(nets.from_equinox(one_example), {"net.weight": KERNEL.T, "net.bias": BIAS}, prior)
+    assert told == {"net.weight": (3, 1) if module != "mine" else (1, 3), "net.bias": (1,)}
 
 
 def test_an_equinox_module_is_a_network():

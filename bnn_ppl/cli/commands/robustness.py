@@ -226,8 +226,8 @@ def adversarial(
     data = next(iter(runs.values())).data
     if data.roles:
         raise ValueError(
-            f"got a run with the columns {', '.join(data.roles)} beside the inputs, which an attack "
-            "would move too, expected inputs alone: attack a run without them"
+            f"got a run with the columns {', '.join(data.roles)} beside the inputs, which an "
+            "attack would move too, expected inputs alone: attack a run without them"
         )
     tables = {
         name: attacks.attacked(

@@ -1,6 +1,8 @@
 """Networks of other libraries, and plain functions, as NNX modules."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -8,6 +10,8 @@ import jax.numpy as jnp
 from flax import linen, nnx
 
 Tree = Any
+
+AS_KERNEL = "as_kernel"  # metadata of a weight: its shape with the outputs last, for priors
 
 
 def from_linen(module: linen.Module, example_input: jax.Array) -> Callable[..., nnx.Module]:
@@ -76,7 +80,9 @@ def from_equinox(make: Any) -> Callable[..., nnx.Module]:
     """Turn an Equinox module into a factory for :func:`bnn_ppl.random_network`.
 
     Its floating-point arrays are the weights (``equinox.is_inexact_array``); all else stays as it
-    is. Any other callable pytree will do.
+    is. Any other callable pytree will do. Equinox's layers keep their kernels as (out, in, ...); a
+    prior that is a function of name and shape, such as :func:`bnn_ppl.priors.fan_in`, is told
+    (..., in, out), unless its distribution has the shape of the weights.
 
     Parameters
     ----------
@@ -93,24 +99,52 @@ def from_equinox(make: Any) -> Callable[..., nnx.Module]:
 
     def factory(*, rngs: nnx.Rngs) -> nnx.Module:
         ready = any(map(_is_weight, jax.tree.leaves(make)))
-        leaves, structure = _named_leaves(make if ready else make(rngs.params()))
+        made = make if ready else make(rngs.params())
+        leaves, structure = _named_leaves(made)
 
         def network(weights: dict[str, jax.Array], x: Any) -> Any:
             module = jax.tree.unflatten(structure, list((leaves | weights).values()))
             return jax.vmap(module)(x)
 
-        return _Network({name: leaf for name, leaf in leaves.items() if _is_weight(leaf)}, network)
+        weights = {name: leaf for name, leaf in leaves.items() if _is_weight(leaf)}
+        return _Network(weights, network, _kernel_shapes(made))
 
     return factory
+
+
+def _kernel_shapes(module: Any) -> dict[str, tuple[int, ...]]:
+    """Give the shapes of the weights of Equinox's layers with the outputs last, by their names."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
+        owner = module
+        for key in path[:-1]:
+            owner = getattr(owner, key.name) if hasattr(key, "name") else owner[_place(key)]
+        kind = type(owner)
+        if kind.__module__.startswith("equinox.") and kind.__name__ != "Embedding" and path:
+            shape = jnp.shape(leaf)
+            is_bias = getattr(path[-1], "name", "") == "bias"  # of a convolution (out, 1, 1)
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            found[name] = (math.prod(shape),) if is_bias else (*shape[1:], *shape[:1])
+    return found
+
+
+def _place(key: Any) -> Any:
+    return key.idx if hasattr(key, "idx") else key.key
 
 
 class _Network(nnx.Module):
     """A function of named weights and x, which holds the weights as parameters."""
 
-    def __init__(self, weights: dict[str, jax.Array], function: Callable):
+    def __init__(
+        self,
+        weights: dict[str, jax.Array],
+        function: Callable,
+        kernel_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ):
         self._names, self._function = tuple(weights), function
         for name, leaf in weights.items():
-            setattr(self, name, nnx.Param(jnp.asarray(leaf)))
+            more = {AS_KERNEL: kernel_shapes[name]} if name in kernel_shapes else {}
+            setattr(self, name, nnx.Param(jnp.asarray(leaf), **more))
 
     def __call__(self, x: Any) -> Any:
         return self._function({name: getattr(self, name)[...] for name in self._names}, x)
