@@ -140,3 +140,19 @@ def test_whether_rows_are_held_out_is_recorded_without_a_noise_site_too():
     posterior = bnn.condition(model, (x, np.arange(120) % 2))
     usual, other = (bnn.descent(posterior, noise_rows=rows) for rows in ("both", "training"))
     assert usual.settings != other.settings
+
+
+def test_a_plate_of_one_size_is_run_by_methods_that_start_from_training():
+    x = RNG.normal(size=(2_100, 2)).astype(np.float32)
+    y = (x[:, 0] + 0.3 * RNG.normal(size=2_100)).astype(np.float32)
+
+    def of_one_size(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("rows", 2_100):
+            numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+    posterior = bnn.condition(of_one_size, (x, y))
+    run = partial(bnn.run, jax.random.key(0), posterior, num_warmup=300, num_draws=4, **FEW)
+    for name in ("mclmc", "mfvi"):
+        draws = run(getattr(bnn, name)(posterior), batch_size="all")
+        np.testing.assert_allclose(draws.posterior["w"].mean(("chain", "draw")), [1, 0], atol=0.1)

@@ -148,9 +148,11 @@ def test_a_linen_net_with_active_dropout_fails_instead_of_freezing_one_mask():
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
 
-def logdensity_of(net, weights, prior=priors.normal(0.7)):
+def logdensity_of(net, weights, prior=None):
     """Give the log-density of a linear regression by a network, at weights by site."""
-    posterior = condition(models.regressor(net, prior, 0.5), (X, X[:, 0] - X[:, 1]))
+    posterior = condition(
+        models.regressor(net, prior or priors.normal(0.7), 0.5), (X, X[:, 0] - X[:, 1])
+    )
     start = posterior.init(jax.random.key(0))
     assert {site: leaf.shape for site, leaf in start.items()} == {
         site: leaf.shape for site, leaf in weights.items()

@@ -24,7 +24,7 @@ from bnn_ppl.methods.running_moments import (
     updated_moments,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import check_number_of_rows
+from bnn_ppl.model.rows.checks import takes_batches
 from bnn_ppl.runtime.checks import check_choice, check_positive, check_share
 from bnn_ppl.runtime.compilation.branches import where_needed
 from bnn_ppl.runtime.machines.chain_exchange import (
@@ -219,19 +219,8 @@ def adaptive(
     method = Method(init, step, draw_position, warmup, settings, logdensity=posterior.logdensity)
     # A trajectory of few steps does not lead there from where a network starts.
     far = step_size is None and not together and affordable_steps(posterior) < _MOST_STEPS[1]
-    start = starting_descent(posterior, spread=True) if far and _takes_batches(posterior) else None
+    start = starting_descent(posterior, spread=True) if far and takes_batches(posterior) else None
     return method._replace(all_rows=True, together=together, start=start)
-
-
-def _takes_batches(posterior: Posterior) -> bool:
-    """Whether the model can be evaluated on other numbers of rows."""
-    position = jax.eval_shape(posterior.init, jax.random.key(0))
-    data, rows = posterior.rows.examples, len(posterior.rows.examples[1]) + 1
-    try:
-        check_number_of_rows(posterior.log_likelihood, position, data, rows, "")
-    except ValueError:
-        return False
-    return True
 
 
 def affordable_steps(posterior: Posterior) -> int:

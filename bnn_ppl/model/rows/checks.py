@@ -241,6 +241,17 @@ def check_number_of_rows(
     raise ValueError(_only_for(got, num_known)) from problem
 
 
+def takes_batches(posterior: "Posterior") -> bool:
+    """Whether the model can be evaluated on other numbers of rows, without another density."""
+    position = jax.eval_shape(posterior.init, jax.random.key(0))
+    data, rows = posterior.rows.examples, len(posterior.rows.examples[1]) + 1
+    try:
+        check_number_of_rows(posterior.log_likelihood, position, data, rows, "")
+    except ValueError:
+        return False
+    return not posterior.density.is_whole
+
+
 def whole_batches(got: str) -> ValueError:
     """Say that a model with a factor of all rows together takes no others."""
     return ValueError(

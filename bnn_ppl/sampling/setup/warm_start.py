@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import takes_batches
 from bnn_ppl.model.rows.features import Features
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.runtime.compilation.programs import compiled_once
@@ -156,8 +157,11 @@ def initial_setup(
     progress: Show = False,
 ) -> RunSetup:
     """Prepare the warm-up of an initial method for the chains of a run."""
-    minibatches = setup.phases[1].minibatches._replace(
-        size=start.counts.batch_size,
+    usual, size = setup.phases[1].minibatches, start.counts.batch_size
+    if usual.size is None and not takes_batches(posterior):
+        size = None
+    minibatches = usual._replace(
+        size=size,
         symmetric=start.batching.order == "symmetric",
         independent=start.batching.order == "independent",
     )
