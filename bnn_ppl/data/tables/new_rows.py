@@ -95,8 +95,8 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
         return _prepared(path, *_arrays(path, like), "", like)
     known = [column.name for column in _encoding_of(like).inputs]
     table = _as_in_training(path, read_tables(name, 1, known), like)
-    *rows, unscored = _from_table(path, table, like)
-    found = _prepared(path, *rows, like)._replace(unscored=unscored)
+    x, y, fills, unscored = _from_table(path, table, like)
+    found = _prepared(path, x, y, fills, like)._replace(unscored=unscored)
     if like.train.x.ndim != 2 or like.train.x.dtype.kind != "f":
         return found
     outside, furthest = _outside(table, found.x, like)

@@ -143,7 +143,7 @@ class _Network(nnx.Module):
     ):
         self._names, self._function = tuple(weights), function
         for name, leaf in weights.items():
-            more = {AS_KERNEL: kernel_shapes[name]} if name in kernel_shapes else {}
+            more: dict[str, Any] = {AS_KERNEL: kernel_shapes[name]} if name in kernel_shapes else {}
             setattr(self, name, nnx.Param(jnp.asarray(leaf), **more))
 
     def __call__(self, x: Any) -> Any:

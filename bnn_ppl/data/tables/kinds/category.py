@@ -44,7 +44,7 @@ def as_named(cells: "pandas.Series", categories: Sequence[str]) -> "pandas.Serie
             numbers.setdefault(number, []).append(category)
     if not numbers:
         return cells
-    named = {}
+    named: dict[str, str] = {}
     for cell in set(cells) - set(categories):
         same = numbers.get(number_in(cell), [])  # type: ignore[arg-type]
         named |= {cell: same[0]} if len(same) == 1 else {}
