@@ -458,6 +458,9 @@ def test_counts_in_arrays_are_numbers_to_a_likelihood_of_counts(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((20, 2)), y=np.arange(20) + 12)
     poisson = Problem.of(data=str(tmp_path / "a.npz"), likelihood="poisson")
     assert load_data(poisson).num_classes is None
+    (tmp_path / "b.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"b.npz: .*"):
+        load_data(Problem.of(data=str(tmp_path / "b.npz"), likelihood="poisson"))
     with pytest.raises(ValueError, match=r"renumber them, or read them as numbers \(--classes F"):
         load_data(Problem.of(data=str(tmp_path / "a.npz")))
 

@@ -255,13 +255,35 @@ def table_of(folder, header, cells):
     return path
 
 
-@pytest.mark.parametrize("header", ["0,1,2,target", "2019,2020,2021,species", "label,0,1,2"])
+@pytest.mark.parametrize(
+    "header",
+    ["0,1,2,target", "2019,2020,2021,species", "label,0,1,2"]
+    + ["900,902,904,label", "site,1990,2000,2010"],
+)
 @pytest.mark.parametrize("cells", [("cat", "dog"), ("1.5", "2.25", "3.125")])
 def test_a_header_with_numbers_is_one(header, cells, tmp_path):
     names = header.split(",")
     found = data.load(table_of(tmp_path, header, cells))
     assert [*(column.name for column in found.encoding.inputs), found.encoding.target.name] == names
     assert len(found.train.y) + len(found.test.y) == 60
+
+
+def test_the_index_of_a_data_frame_is_no_input(tmp_path):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)).round(3) + 0.0001)
+    for columns in ([0, 1, 2], [0]):
+        for index in (True, False):
+            made = frame[columns].assign(label=["cat", "dog"] * 30)
+            made.to_csv(tmp_path / "a.csv", index=index)
+            found = data.load(tmp_path / "a.csv")
+            assert found.class_names == ("cat", "dog")
+            assert [column.name for column in found.encoding.inputs] == list(map(str, columns))
+
+
+@pytest.mark.parametrize("names", ["alice bob carol", "2020-01-01 2020-01-02 2020-01-03"])
+def test_lines_that_begin_with_another_text_each_have_no_header(names, tmp_path):
+    lines = [f"{name},{k},{k + 1}" for k, name in enumerate(names.split(), 1)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert list(table_files.read_table(str(tmp_path / "a.csv"))) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +318,10 @@ def test_rows_to_predict_have_the_header_of_training(tmp_path):
 def test_a_column_of_numbers_to_predict_needs_no_header(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(f"{k}.5,{k}.25" for k in range(40)))
     like = data.load(tmp_path / "a.csv")
+    other = data.load(tmp_path / "a.csv", target=0)
     (tmp_path / "new.csv").write_text("1\n1.5\n2.5\n")
     assert len(read_new_rows(tmp_path / "new.csv", like).x) == 3
+    assert len(read_new_rows(tmp_path / "new.csv", other).x) == 3
 
 
 def test_whole_numbers_above_fractions_are_refused(tmp_path):

@@ -56,7 +56,7 @@ def test_laplace_visits_all_rows_but_a_few(num_rows):
 
 def test_draws_that_would_leave_out_particles_are_refused(posterior):
     method = bnn.svgd(posterior, num_particles=6)
-    with pytest.raises(ValueError, match="got thin=4 for 6 particles, which take turns, expected"):
+    with pytest.raises(ValueError, match="got thin=4 and 6 draws for 6 particles, which take tur"):
         bnn.run(jax.random.key(0), posterior, method, num_draws=6, thin=4, **FEW)
 
 

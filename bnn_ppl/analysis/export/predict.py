@@ -34,7 +34,6 @@ _TRUE = "true", "yes", "y", "t", "on", "1", "1.0"
 _FALSE = "false", "no", "n", "f", "off", "0", "0.0"
 _TRUTH = dict.fromkeys(_TRUE, 1.0) | dict.fromkeys(_FALSE, 0.0)
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
-
 _A_DAY = timedelta(days=1)
 Cells = Sequence[Any]
 
@@ -293,7 +292,9 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
     if not rows:
         raise ValueError("got an empty file, expected rows")
     counted = [str(number) for number in range(len(rows[0]))]
-    named = (names and set(names) <= set(rows[0])) or (len(counted) > 1 and rows[0] == counted)
+    unnamed = set(names) <= {str(number) for number in range(len(names) + 1)}  # y among them
+    known = not unnamed and set(names) <= set(rows[0])
+    named = known or (len(counted) > 1 and rows[0] == counted)
     if all(map(_is_number, rows[0])) and not named:  # no header
         rows.insert(0, counted)
     for number, row in enumerate(rows):
@@ -302,12 +303,9 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
     cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
     table = {name.strip(): list(own) for name, own in zip(rows[0], cells, strict=True)}
     if separator == ";":  # with decimal commas
-        table = {name: [_with_point(cell) for cell in own] for name, own in table.items()}
+        for own in table.values():
+            own[:] = [cell.replace(",", ".") if _is_number(cell) else cell for cell in own]
     return table
-
-
-def _with_point(cell: str) -> str:
-    return cell.replace(",", ".") if _is_number(cell) else cell
 
 
 def _is_number(cell: str) -> bool:

@@ -11,7 +11,7 @@ from bnn_ppl.cli.problem.likelihoods import keeps_units, reads_classes
 from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.finding import names_are_numbers
-from bnn_ppl.data.tables.reading import streamed_files
+from bnn_ppl.data.tables.reading import arrays_in, read_npz, streamed_files
 from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.studies.label_noise import with_label_noise
 
@@ -46,11 +46,11 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
 
 def _are_whole(name: str) -> bool:
     """Whether y is of integers in an .npz file, where these are classes otherwise."""
-    if is_table(name):
+    path = Path(name).expanduser()
+    if is_table(name) or not path.is_file():
         return False
-    with np.load(Path(name).expanduser()) as file:
-        y = next((file[each] for each in ("y", "y_train", "train_labels") if each in file), None)
-    return y is not None and y.dtype.kind in "iu"
+    names = [each for each in ("y_train", "train_labels", "y") if each in arrays_in(path)]
+    return bool(names) and read_npz(path, names[0])[0].dtype.kind in "iu"
 
 
 def columns_of(problem: "Problem") -> bnn.data.Columns:

@@ -170,7 +170,7 @@ def _classes(root: Path) -> list[str]:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    own = (path for path in folder.iterdir() if not path.name.startswith((".", "__")))
+    own = (path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
     return sorted(path for path in own if path.is_dir())
 
 

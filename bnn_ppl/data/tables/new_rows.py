@@ -93,7 +93,9 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
         if not path.is_file():
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), "", like)
-    known = [column.name for column in _encoding_of(like).inputs]
+    encoding = _encoding_of(like)
+    named = not _are_counted([column.name for column in (*encoding.inputs, *encoding.targets)])
+    known = [column.name for column in encoding.inputs] if named else []
     table = _as_in_training(path, read_tables(name, 1, known), like)
     x, y, fills, unscored = _from_table(path, table, like)
     found = _prepared(path, x, y, fills, like)._replace(unscored=unscored)
@@ -148,14 +150,18 @@ def _as_in_training(
         [column.name for column in columns]
         for columns in (encoding.inputs, encoding.targets, [own for _, own in encoding.roles])
     )
-    without_names = {*inputs, *targets} == set(map(str, range(len(inputs) + len(targets))))
-    if without_names and not set(inputs) <= set(table):
+    if _are_counted([*inputs, *targets]) and not set(inputs) <= set(table):
         marks = table.attrs
         table = _by_number(path, table, inputs, targets)
         table.attrs = marks
     refuse_repeated(path, table)
     _check_names(path, table, inputs, targets, (*encoding.left_out, *roles))
     return table
+
+
+def _are_counted(names: Sequence[str]) -> bool:
+    """Whether names are the numbers of the columns of a table without names."""
+    return set(names) == set(map(str, range(len(names))))
 
 
 def _from_table(

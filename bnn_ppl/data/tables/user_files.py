@@ -186,6 +186,10 @@ def _with_y(
 ) -> tuple["pandas.DataFrame", int]:
     """Give the rows that have a value of each column of y, and how many have none."""
     without = np.zeros(len(table), bool)
+    got = f"{len(at)} targets"
+    expected = "" if encoding is None else f"{len(encoding.targets)} as in the encoding"
+    right = encoding is None or len(at) == len(encoding.targets)
+    require(source, right, got, expected, "change target=")
     for place, column in enumerate(at):
         cells = table.iloc[:, column]
         known = None if encoding is None else encoding.targets[place]

@@ -26,6 +26,7 @@ class StoppedState(NamedTuple):
     log_likelihood: jax.Array  # of the best point; -inf before the first check
     num_misses: jax.Array  # checks since the best point
     num_steps: jax.Array
+    has_moved: jax.Array  # whether a check has found another point than the first
 
 
 def stopped_early(
@@ -80,7 +81,7 @@ def stopped_early(
         inner, zero = method.init(key, position, batch), jnp.zeros((), int)
         info = jax.eval_shape(method.step, key, inner, batch)[1]
         info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
-        return StoppedState(inner, info, position, jnp.asarray(-jnp.inf), zero, zero)
+        return StoppedState(inner, info, position, jnp.asarray(-jnp.inf), zero, zero, zero > 0)
 
     def step(key: jax.Array, state: StoppedState, batch: Any) -> tuple[StoppedState, dict]:
         running = state.num_misses < patience
@@ -106,10 +107,12 @@ def stopped_early(
         best = jax.tree.map(partial(jnp.where, better), point, state.best)
         # Until trials of learning rates have ended, the method stays at its start: no miss.
         moved = jnp.stack(jax.tree.leaves(jax.tree.map(_differ, point, state.best))).any()
+        moved |= state.has_moved
         return state._replace(
             best=best,
             log_likelihood=jnp.where(better, log_likelihood, state.log_likelihood),
             num_misses=jnp.where(better, 0, state.num_misses + moved),
+            has_moved=moved,
         )
 
     def draw(key: jax.Array, state: StoppedState) -> Tree:

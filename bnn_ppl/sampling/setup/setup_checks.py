@@ -28,7 +28,7 @@ def check_setup(
     num_chains, num_warmup, num_draws, thin, minibatches = length
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     _refuse_repeated_draws(method, num_draws, thin)
-    _refuse_repeated_particles(method, thin)
+    _refuse_repeated_particles(method, num_draws, thin)
     of_all_rows = accumulates(posterior, method)
     if of_all_rows:
         mesh = mesh_of_all_rows(num_chains, mesh, method)
@@ -41,13 +41,13 @@ def check_setup(
     return mesh, length._replace(minibatches=minibatches)
 
 
-def _refuse_repeated_particles(method: Method, thin: int) -> None:
-    """Refuse steps between draws that leave out some of the particles, which take turns."""
+def _refuse_repeated_particles(method: Method, num_draws: int, thin: int) -> None:
+    """Refuse steps between draws with which some of the particles, which take turns, come again."""
     count = method.settings.get("num_particles")
-    if isinstance(count, int) and math.gcd(thin, count) > 1 and thin > 0:
+    if isinstance(count, int) and thin > 1 and num_draws * math.gcd(thin, count) > count:
         raise ValueError(
-            f"got thin={thin} for {count} particles, which take turns, expected no common factor: "
-            "leave thin out"
+            f"got thin={thin} and {num_draws} draws for {count} particles, which take turns, "
+            "expected each once: leave thin (or --num-epochs) out, or draw fewer"
         )
 
 

@@ -285,6 +285,16 @@ def test_tables_of_data_frames_are_read_with_their_headers_and_without_their_ind
     np.testing.assert_allclose(predict._by_number(predict._read(path), (2,)), frame, atol=1e-9)
 
 
+def test_tables_without_names_keep_their_first_row(tmp_path):
+    path = tmp_path / "rows.csv"
+    for text, names in (("0\n0.1\n0.2\n", ["0"]), ("1,0\n0,0\n1,1\n", ["0", "1"])):
+        path.write_text(text)
+        table = predict._read(path, names)
+        assert list(table) == names and len(table["0"]) == 3
+    path.write_text("2019,2020\n1,2\n")
+    assert predict._read(path, ["2019", "2020"]) == {"2019": ["1"], "2020": ["2"]}
+
+
 def test_texts_keep_their_commas_and_numbers_name_their_categories(tmp_path):
     (tmp_path / "rows.csv").write_text("city;size;kind\nWashington, DC;1,5;2.0\nRome;;1\n")
     table = predict._read(tmp_path / "rows.csv")
