@@ -156,3 +156,18 @@ def test_a_plate_of_one_size_is_run_by_methods_that_start_from_training():
     for name in ("mclmc", "mfvi"):
         draws = run(getattr(bnn, name)(posterior), batch_size="all")
         np.testing.assert_allclose(draws.posterior["w"].mean(("chain", "draw")), [1, 0], atol=0.1)
+
+
+def test_samplers_aim_lower_for_classes_and_higher_for_many_rows():
+    def aims(model, x, y):
+        posterior = bnn.condition(model, (x, y))
+        return [getattr(bnn, n)(posterior).settings["target_acceptance"] for n in ("hmc", "nuts")]
+
+    net = partial(bnn.nets.MLP, 2, (50,), 2)
+    assert (
+        aims(bnn.models.classifier(net, bnn.priors.normal(1.0)), X, (Y > 0).astype(int))
+        == [0.8] * 2
+    )
+    assert aims(linear, X, Y) == [0.9, 0.9]
+    x = np.zeros((300_000, 2), np.float32)
+    assert aims(linear, x, x[:, 0]) == [0.95, 0.95]

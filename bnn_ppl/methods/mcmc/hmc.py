@@ -81,10 +81,10 @@ def hmc(
         starting from that of the prior; "prior": the variance of the prior; "identity": 1. By
         default "identity" if step_size is given, else "diagonal".
     target_acceptance
-        Target acceptance rate of dual averaging. By default 0.9, at which yacht and boston give
-        about as many effective draws per gradient as at 0.8, and fewer draws diverge; 0.95 where
-        rows times weights exceed 540,000, where warm-up ends before the chains have converged, and
-        longer steps diverge later.
+        Target acceptance rate of dual averaging. By default 0.8 for classes. For numbers 0.9, at
+        which yacht and boston give about as many effective draws per gradient as at 0.8, and fewer
+        draws diverge; 0.95 where rows times weights exceed 540,000, where warm-up ends before the
+        chains have converged, and longer steps diverge later.
     max_num_steps
         Maximum number of leapfrog steps per transition. With step_size=None longer trajectories are
         truncated, also after warm-up; a fixed step size that needs more steps is an error. By

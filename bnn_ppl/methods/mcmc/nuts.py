@@ -66,8 +66,9 @@ def nuts(
         given, else "diagonal".
     target_acceptance
         Target of dual averaging for the mean acceptance probability over a trajectory. By default
-        0.9 (at 0.8, with noise that depends on x, up to 8 % of the draws diverge; 0.9 costs a tenth
-        of the effective draws per gradient); 0.95 where rows times weights exceed 540,000.
+        0.8 for classes. For numbers 0.9 (at 0.8, with noise that depends on x, up to 8 % of the
+        draws diverge; 0.9 costs a tenth of the effective draws per gradient), and 0.95 where rows
+        times weights exceed 540,000.
     max_num_doublings
         Maximum number of doublings (the maximum tree depth): at most 2**max_num_doublings - 1
         leapfrog steps per transition. By default 10, reduced to as few as 8 where rows times
