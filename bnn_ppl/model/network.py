@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
+from numpyro import handlers
 
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
@@ -118,9 +119,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     choose = prior_by_site(prior, name, list(variables))
     chosen = []
     for site, (path, leaf) in variables.items():
-        own = choose(site, leaf.get_metadata(AS_KERNEL, leaf.shape))
-        if isinstance(own, dist.Distribution) and own.batch_shape:  # which is that of the weights
-            own = choose(site, leaf.shape)
+        own = choose(site, _told_shape(choose, site, leaf))
         if isinstance(own, str):  # "fixed"
             _check_given(net, site)
         else:
@@ -132,6 +131,20 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     for change in active_changes():
         network = change(name, network)
     return network
+
+
+def _told_shape(choose: Callable, site: str, leaf: Any) -> tuple[int, ...]:
+    """Give the shape that a prior is told: a kernel's with the outputs last, if that is known.
+
+    But that of the weights, if the prior gives a distribution with a shape.
+    """
+    shape = leaf.get_metadata(AS_KERNEL, leaf.shape)
+    if shape == leaf.shape:
+        return shape
+    with handlers.block(), handlers.seed(rng_seed=0):  # a hierarchical prior has sites of its own
+        tried = choose(site, shape)
+    has_shape = isinstance(tried, dist.Distribution) and tried.batch_shape
+    return leaf.shape if has_shape else shape
 
 
 def _parts(net: Any) -> Parts:

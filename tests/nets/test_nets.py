@@ -222,6 +222,19 @@ def test_a_prior_is_told_the_kernels_of_equinox_with_their_outputs_last(module, 
     assert told == {"net.weight": (3, 1) if module != "mine" else (1, 3), "net.bias": (1,)}
 
 
+@pytest.mark.parametrize(
+    "prior", [priors.horseshoe(0.1), priors.hierarchical(), priors.fan_in(1.0)]
+)
+def test_hierarchical_priors_of_equinox_have_each_site_once(prior, monkeypatch):
+    monkeypatch.setattr(OneExample, "__module__", "equinox.nn._linear")
+    model = models.regressor(nets.from_equinox(one_example), prior, 0.5)
+    posterior = condition(model, (X, X[:, 0]))
+    at = posterior.init(jax.random.key(0))
+    assert at["net.weight"].shape == (1, 3) and np.isfinite(
+        posterior.logdensity(at, posterior.data)
+    )
+
+
 def test_an_equinox_module_is_a_network():
     equinox = pytest.importorskip("equinox")
     module = equinox.nn.MLP(3, 1, 4, 1, key=jax.random.key(2))
