@@ -126,7 +126,7 @@ def test_one_of_several_targets_may_be_missing():
 def test_other_targets_than_those_observed_are_refused():
     model, (x, y) = PROGRAMS["two_heads"].model, PROGRAMS["two_heads"].data
     with pytest.raises(ValueError, match="got y of y for a model that observes .*the same"):
-        bnn.condition(lambda x, y=None: model(x, y and y | {"c": CLASS}), (x, {"y": REAL}))
+        bnn.condition(lambda x, y=None: model(x, y and y | {"c": y["y"] > 0}), (x, {"y": REAL}))
     posterior = bnn.condition(model, (x, y))
     with pytest.raises(ValueError, match=r"got y of c \(24,\), expected rows of c \(\), y \(\)"):
         bnn.predict(posterior, few_draws(posterior), (x, {"c": CLASS}))

@@ -88,8 +88,9 @@ def _censoring(predictive: dist.Distribution) -> dict[type, Array]:
     """Tell which values are censored, by the distributions that say so."""
     found = {}
     while hasattr(predictive, "base_dist"):
-        if isinstance(predictive, _CENSORED):
-            found[type(predictive)] = predictive.censored.astype(bool)
+        for kind in _CENSORED:
+            if isinstance(predictive, kind):
+                found[kind] = predictive.censored.astype(bool)
         predictive = predictive.base_dist
     return found
 
