@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.ensembles.descent import drawn_anchor
 from bnn_ppl.methods.training.held_out_noise import is_held_out, told_apart_by
 
 RNG = np.random.default_rng(0)
@@ -85,14 +84,6 @@ def test_points_of_any_constraint_have_methods_and_no_jacobian():
         "noise": 0.0,
         "w": 0.0,
     }
-
-
-@pytest.mark.parametrize("temperature", [0.1, 10.0])
-def test_anchors_are_as_wide_as_the_tempered_prior(temperature, posterior):
-    tempered = bnn.condition(linear, (X, Y), temperature=temperature)
-    key, at = jax.random.key(0), posterior.init(jax.random.key(1))
-    one, other = (drawn_anchor(key, each, at, each.data)["w"] for each in (posterior, tempered))
-    np.testing.assert_allclose(other, np.sqrt(temperature) * one, rtol=1e-5)
 
 
 def test_control_variates_are_refused_where_they_would_change_nothing(posterior):

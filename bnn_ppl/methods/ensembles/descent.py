@@ -120,8 +120,8 @@ def descent(
     anchored
         Whether to pull each weight with a Gaussian prior towards its own draw from that prior,
         where it also starts, instead of towards the prior's mean: randomised maximum a posteriori
-        (Pearce et al., 2020). Weights that the data do not determine then spread as widely as in
-        the posterior.
+        (Pearce et al., 2020). At temperature 1 weights that the data do not determine then spread
+        as widely as in the posterior.
     noise_rows
         Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
         trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
@@ -354,7 +354,6 @@ def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: An
     root = jnp.sqrt(
         optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)
     )
-    root *= posterior.density.prior_temperature**0.5
     return {site: loc + scale * root * noise[site] for site, (loc, scale) in normals.items()}
 
 
