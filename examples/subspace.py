@@ -1,4 +1,4 @@
-"""How much of the uncertainty of all weights do five directions of them hold?
+"""The share of the uncertainty of all weights that five directions of them hold.
 
 The sixty points and the network of Wilson & Izmailov (2020), as in one_dimensional_regression.py. A
 path of SGLD gives the principal components of Izmailov et al. (2019); NUTS then samples five
