@@ -30,13 +30,12 @@ LABELS = {  # of scores: title and axis
     "coverage_90": ("Coverage of 90 % intervals", "share of rows"),
 }
 
+_MOST_CLASSES = 4  # that have a line of their own
+
 
 def _labels(score: str) -> tuple[str, str]:
     """Give the title and the axis of a score: its name where it has no others."""
     return LABELS.get(score, (score, score))
-
-
-_MOST_CLASSES = 4  # that have a line of their own
 
 
 def corruptions(tables: Tables) -> Figure:

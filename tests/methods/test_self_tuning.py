@@ -515,6 +515,16 @@ def test_the_noise_of_minibatches_meets_friction_by_its_covariance(temperature):
     np.testing.assert_allclose(found, expected, rtol=0.05)
 
 
+def test_rows_that_fill_up_devices_make_no_noise_to_meet():
+    posterior, mean, _ = stiff()
+    filled = [jnp.concatenate([leaf, leaf[:1]]) for leaf in posterior.data]
+    batch = (*filled, jnp.arange(301) < 300)
+    position, velocity = {"w": jnp.asarray(mean)}, {"w": jnp.ones(3)}
+    _, slowed = slowed_gradient(posterior, position, batch, velocity, jnp.asarray(0.1))
+    expected = jax.grad(posterior.logdensity)(position, batch)["w"]
+    np.testing.assert_allclose(slowed["w"], expected, rtol=1e-5)
+
+
 def test_sghmc_has_less_friction_where_it_finds_its_step_size():
     posterior, _, _ = stiff()
     assert bnn.sghmc(posterior).settings["momentum"] == 0.99

@@ -10,7 +10,7 @@ from bnn_ppl.analysis.prediction.predict import function_draws, predict
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.model.rows.checks import labels_of, rows_to_score
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import evenly, thinned
 
@@ -143,8 +143,7 @@ def explain(
     x, y = _rows(posterior, data)
     named, kept = inputs_of(x, data_set, inputs), thinned(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
-    classes = posterior.rows.classes
-    labels = y if classes is None else classes.labels(y)  # which each prediction numbers
+    labels = labels_of(posterior, y)
     base = predict(posterior, kept, (x, labels))
     units = _Units.of(posterior, data_set, base, of_class)
     at = posterior, kept, x, labels

@@ -239,11 +239,14 @@ class Predictor:
                 "mutual_information": entropy - found["expected_entropy"],
             }
         mean, scale = (np.asarray(self.about[name]) for name in ("y_mean", "y_scale"))
-        return {
+        answers = {
             "mean": found["mean"] * scale + mean,
             "sd": np.sqrt(found["variance"]) * scale,
             "epistemic_sd": np.sqrt(found["epistemic_variance"]) * scale,
-        } | {name: found[name] * scale + mean for name in ("quantiles",) if name in found}
+        }
+        if "quantiles" in found:
+            answers["quantiles"] = found["quantiles"] * scale + mean
+        return answers
 
     def columns_of(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Give predictions as the columns of a table."""
@@ -286,15 +289,13 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
     if str(path) != "-" and path.suffix not in (".csv", ".tsv"):
         raise ValueError(f"got {path.name}, expected a .csv, .tsv, .npz or .npy file")
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8-sig")
-    first = text.partition("\n")[0]
-    separator = max("\t,;", key=first.count)
+    separator = max("\t,;", key=text.partition("\n")[0].count)
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row]
     if not rows:
         raise ValueError("got an empty file, expected rows")
     counted = [str(number) for number in range(len(rows[0]))]
     unnamed = set(names) <= {str(number) for number in range(len(names) + 1)}  # y among them
-    known = not unnamed and set(names) <= set(rows[0])
-    named = known or (len(counted) > 1 and rows[0] == counted)
+    named = set(names) <= set(rows[0]) if not unnamed else len(counted) > 1 and rows[0] == counted
     if all(map(_is_number, rows[0])) and not named:  # no header
         rows.insert(0, counted)
     for number, row in enumerate(rows):

@@ -328,8 +328,8 @@ def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
                 "prior allows"
             )
             advice = (
-                "move this bound (--noise-floor, priors.noise(floor)) to let the data decide, but "
-                "look at R-hat: below a lower floor chains mix worse"
+                "move this bound (--noise-floor, priors.noise(floor)) to let the data decide; with "
+                "a lower floor chains mix more slowly, so check R-hat"
             )
         else:
             text = f"{site} is at its floor of {bound:.3g}: its prior allows no less"

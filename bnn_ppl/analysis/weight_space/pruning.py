@@ -18,7 +18,7 @@ from bnn_ppl.analysis.weight_space.weight_statistics import (
     signal_to_noise,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.model.rows.checks import labels_of, rows_to_score
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
 from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import draws_of
@@ -120,9 +120,7 @@ def pruning_curve(
     if isinstance(y, Mapping) and np.any(np.asarray(scale) != 1):
         raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
     scores = _scores(posterior, draws, by)
-    classes = posterior.rows.classes
-    labels = y if classes is None else classes.labels(y)
-    rows = []
+    labels, rows = labels_of(posterior, y), []
     for share in shares:
         gone = _lowest(scores, share)
         left = _without(draws, gone, share, by)

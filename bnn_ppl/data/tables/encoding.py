@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.tables.kinds import boolean
-from bnn_ppl.data.tables.kinds.category import as_named
+from bnn_ppl.data.tables.kinds.category import are_known
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed, type_in
 from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
 from bnn_ppl.data.tables.kinds.number import POINT, UNKNOWN
@@ -231,8 +231,7 @@ def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str
     cells = table[column.name]
     if column.kind == "category" and column.other:
         empty = is_empty(cells).to_numpy()
-        known = as_named(cells, column.categories).isin(column.categories).to_numpy()
-        unseen = ~known & ~(empty & column.marked)
+        unseen = ~are_known(cells, column).to_numpy() & ~(empty & column.marked)
         texts = sorted(set(cells[unseen & ~empty])) + ["an empty cell"] * bool(any(unseen & empty))
         return unseen, f"other for {listed(texts, 3)}"
     if column.fill is None:

@@ -19,8 +19,9 @@ from bnn_ppl.data.tables.encoding import (
     mark_of,
 )
 from bnn_ppl.data.tables.finding import lacks_y
-from bnn_ppl.data.tables.kinds.category import as_named
+from bnn_ppl.data.tables.kinds.category import are_known
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
+from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
 from bnn_ppl.data.tables.table_files import IN_WORDS, PLACE, is_table, read_tables
@@ -94,7 +95,7 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), "", like)
     encoding = _encoding_of(like)
-    named = not _are_counted([column.name for column in (*encoding.inputs, *encoding.targets)])
+    named = not are_counted([column.name for column in (*encoding.inputs, *encoding.targets)])
     known = [column.name for column in encoding.inputs] if named else []
     table = _as_in_training(path, read_tables(name, 1, known), like)
     x, y, fills, unscored = _from_table(path, table, like)
@@ -150,18 +151,13 @@ def _as_in_training(
         [column.name for column in columns]
         for columns in (encoding.inputs, encoding.targets, [own for _, own in encoding.roles])
     )
-    if _are_counted([*inputs, *targets]) and not set(inputs) <= set(table):
+    if are_counted([*inputs, *targets]) and not set(inputs) <= set(table):
         marks = table.attrs
         table = _by_number(path, table, inputs, targets)
         table.attrs = marks
     refuse_repeated(path, table)
     _check_names(path, table, inputs, targets, (*encoding.left_out, *roles))
     return table
-
-
-def _are_counted(names: Sequence[str]) -> bool:
-    """Whether names are the numbers of the columns of a table without names."""
-    return set(names) == set(map(str, range(len(names))))
 
 
 def _from_table(
@@ -191,8 +187,7 @@ def _outside(
     for number, column in enumerate(inputs):
         if column.kind == "category" and column.other:
             cells = table[column.name]
-            known = as_named(cells, column.categories).isin(column.categories)
-            beyond[:, number] = ~(known | is_empty(cells))
+            beyond[:, number] = ~(are_known(cells, column) | is_empty(cells))
         elif column.kind != "category":
             beyond[:, number] = _beyond(table, x, like, column, place)
         place += len(names_of_x(column))

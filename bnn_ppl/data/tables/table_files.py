@@ -22,7 +22,7 @@ import numpy as np
 
 from bnn_ppl.data.tables.encoding import DECIMAL
 from bnn_ppl.data.tables.kinds.column import TYPES, as_text
-from bnn_ppl.data.tables.kinds.header import has_names
+from bnn_ppl.data.tables.kinds.header import are_counted, has_names
 from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, is_no_number, sure_form
 from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
 
@@ -105,7 +105,8 @@ def read_tables(name: str, least_columns: int = 2, known: Sequence[str] = ()) ->
 
     files = files_of(name)
     tables = [read_table(files[0], least_columns, known)]
-    known = known or _unless_counted(list(tables[0]))
+    if not known and not are_counted(list(tables[0])):
+        known = list(tables[0])
     tables += [read_table(file, least_columns, known) for file in files[1:]]
     if len(tables) == 1:
         return tables[0]
@@ -123,11 +124,6 @@ def read_tables(name: str, least_columns: int = 2, known: Sequence[str] = ()) ->
     whole.attrs = {DECIMAL: marks.pop() if len(marks) == 1 else UNKNOWN, SHEET: sheet}
     whole.attrs[TYPES] = dict(set.intersection(*types))
     return whole
-
-
-def _unless_counted(names: list[str]) -> list[str]:
-    """Give names, or none where they are the numbers of columns without names."""
-    return [] if names == [str(number) for number in range(len(names))] else names
 
 
 def read_table(file: str, least_columns: int = 2, known: Sequence[str] = ()) -> "pandas.DataFrame":

@@ -137,6 +137,12 @@ def rows_to_score(posterior: "Posterior", data: Any) -> Data:
     return x, y
 
 
+def labels_of(posterior: "Posterior", numbers: Any) -> Any:
+    """Give the labels of class numbers, as predictions take them; other y as it is."""
+    classes = posterior.rows.classes
+    return numbers if classes is None else classes.labels(numbers)
+
+
 def checked_inputs(posterior: "Posterior", x: Any) -> Any:
     """Give inputs, or those of rows (x, y), as arrays.
 

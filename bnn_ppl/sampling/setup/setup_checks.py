@@ -42,7 +42,7 @@ def check_setup(
 
 
 def _refuse_repeated_particles(method: Method, num_draws: int, thin: int) -> None:
-    """Refuse steps between draws with which some of the particles, which take turns, come again."""
+    """Refuse steps between draws by which particles, which take turns, would be drawn again."""
     count = method.settings.get("num_particles")
     if isinstance(count, int) and thin > 1 and num_draws * math.gcd(thin, count) > count:
         raise ValueError(

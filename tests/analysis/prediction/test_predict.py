@@ -22,6 +22,7 @@ from marks import quick_first
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.prediction.per_draw import key_of
 from bnn_ppl.methods.layers.layers import tapped
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
@@ -831,3 +832,10 @@ def test_a_method_of_a_model_is_refused(name):
     required = {each.name: 0.1 for each in others if each.default is each.empty}
     with pytest.raises(TypeError, match=r"got posterior of type function, expected what bnn_ppl"):
         build(lambda x, y=None: None, **required)
+
+
+def test_a_row_that_is_not_a_number_leaves_the_draws_their_own_keys():
+    ends = 1.0, jnp.nan
+    laws = [jnp.array([mean, end]) for mean in (0.1, 0.2) for end in ends]
+    keys = [tuple(jax.random.key_data(key_of(law)).tolist()) for law in laws]
+    assert len(set(keys)) == 4

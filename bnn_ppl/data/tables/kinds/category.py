@@ -36,7 +36,12 @@ def is_free_text(cells: "pandas.Series") -> bool:
     return bool(cells.isin(frequent(cells)).mean() < _LEAST_COVERED)
 
 
-def as_named(cells: "pandas.Series", categories: Sequence[str]) -> "pandas.Series":
+def are_known(cells: "pandas.Series", column: Column) -> "pandas.Series":
+    """Whether cells are categories of a column, in any writing of their numbers."""
+    return _as_named(cells, column.categories).isin(column.categories)
+
+
+def _as_named(cells: "pandas.Series", categories: Sequence[str]) -> "pandas.Series":
     """Write cells that are the number of one category as that is, such as 2.0 as 2."""
     numbers: dict[float, list[str]] = {}
     for category in categories:
@@ -58,7 +63,7 @@ def _form(cells: Sequence[str], hint: str) -> str:
 def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
     """Give the place of each cell among the categories, of others and of empty ones."""
     places = {category: float(place) for place, category in enumerate(column.categories)}
-    found = as_named(cells, column.categories).map(places).to_numpy(np.float64)
+    found = _as_named(cells, column.categories).map(places).to_numpy(np.float64)
     if column.other:
         last = len(places)
         found = np.where(np.isnan(found), last, found)

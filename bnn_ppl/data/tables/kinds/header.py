@@ -48,12 +48,17 @@ def has_names(cells: "pandas.DataFrame", file: str, known: Sequence[str] = ()) -
     return False
 
 
+def are_counted(names: Sequence[str]) -> bool:
+    """Whether names are the numbers of the columns of a table that has none."""
+    return set(names) == set(map(str, range(len(names))))
+
+
 def _are_beside_numbers(first: Sequence[str], rows: "pandas.DataFrame") -> bool:
     """Whether words of a first line, none of them a value, stand beside numbers that count."""
     places = range(first[0] == "", len(first))
     words = {k: first[k] for k in places if is_no_number(first[k])}
     numbers = [first[k] for k in places if k not in words]
-    alone = numbers == ["0"] == [*first[places[0] : places[0] + 1]]  # the one input of an array
+    alone = numbers == ["0"] and first[places[0]] == "0"  # the one input of an array
     if not alone and not (_step(numbers) == 1 or (len(numbers) > 2 and _step(numbers))):
         return False
     for place, word in words.items():
