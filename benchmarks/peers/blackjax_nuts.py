@@ -27,7 +27,7 @@ def network(w, x):
 
 
 def noise_of(w):
-    return 0.03 + jnp.exp(w["log_noise"])
+    return 0.02 + jnp.exp(w["log_noise"])
 
 
 def log_density(w, x, y):

@@ -21,7 +21,7 @@ def network(x, num_outputs=1):
 
 def model(x, y=None):
     mean = numpyro.deterministic("mean", network(x)[:, 0])
-    noise = numpyro.sample("noise", dist.TruncatedNormal(0, 1, low=0.03))
+    noise = numpyro.sample("noise", dist.TruncatedNormal(0, 1, low=0.02))
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(mean, noise), obs=y)
 

@@ -31,7 +31,7 @@ def log_prior(w, num_inputs):
 
 
 def noise_of(w):
-    return 0.03 + w["log_noise"].exp()
+    return 0.02 + w["log_noise"].exp()
 
 
 def sample(log_posterior, params, x, y):
