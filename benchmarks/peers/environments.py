@@ -9,6 +9,7 @@ message of pip, to benchmarks/stored/peers_missing.csv.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import venv
@@ -25,12 +26,12 @@ GROUPS = {
     "bayesian-torch": ["bayesian-torch==0.5.0", "torch==2.13.0"],
     "laplace-torch": ["laplace-torch==0.3", "torch==2.13.0"],
     "posteriors": ["posteriors==0.1.3", "torch==2.13.0"],
-    # No file measures these yet: whether they install is what is asked.
-    "bde": ["bde"],
-    "laplax": ["laplax==0.0.2"],
-    "nutpie": ["nutpie==0.16.8"],
-    "torch-uncertainty": ["torch-uncertainty==0.13.0"],
+    "laplax": ["laplax==0.0.2", "flax==0.12.7", "optax==0.2.8"],
+    "nutpie": ["nutpie==0.16.8", "numpyro==0.22.0"],
+    "torch-uncertainty": ["torch-uncertainty[cpu]==0.13.0"],
+    "bde": ["bde"],  # no file measures it: no version of it is found
 }
+OWN = "bnn_ppl", "numpyro", "blackjax"  # which the package itself needs
 
 
 def main() -> None:
@@ -73,8 +74,8 @@ def note_missing(group: str, error: str) -> None:
 def python_of(package: str, folder: Path = FOLDER) -> str:
     """Give the Python of the first environment there that has a package, or else this one."""
     for group, requirements in GROUPS.items():
-        names = [requirement.split("==")[0] for requirement in requirements]
-        if package in names and (folder / group / "installed").exists():
+        names = [re.split(r"==|\[", requirement)[0] for requirement in requirements]
+        if package in set(names) - set(OWN) and (folder / group / "installed").exists():
             return str(folder / group / "bin" / "python")
     return sys.executable
 
