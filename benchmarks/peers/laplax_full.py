@@ -26,8 +26,7 @@ def train(model, x, y, rng):
 
     @nnx.jit
     def step(model, optimizer, x, y):
-        loss = lambda model: ((model(x) - y) ** 2).sum()
-        optimizer.update(model, nnx.grad(loss)(model))
+        optimizer.update(model, nnx.grad(lambda model: ((model(x) - y) ** 2).sum())(model))
 
     for _ in range(1000):
         order = rng.permutation(len(x))
@@ -43,7 +42,10 @@ def predict(x_train, y_train, x_test, seed):
     train(model, x_train[rest], y[rest], rng)
     graph, params = nnx.split(model)
     options = {"loss_fn": "mse", "curv_type": "full"}
-    call = lambda input, params: nnx.call((graph, params))(input)[0]
+
+    def call(input, params):
+        return nnx.call((graph, params))(input)[0]
+
     posterior, curvature = laplace(
         call, params, {"input": x_train[rest], "target": y[rest]}, **options
     )

@@ -1,4 +1,4 @@
-"""nutpie on a NumPyro model, its density and gradient compiled by JAX; warm-up and draws as ours."""
+"""nutpie on a NumPyro model, compiled by JAX; warm-up and draws as ours."""
 
 # user code
 import jax
