@@ -24,7 +24,7 @@ GROUPS = {
     "ngboost": ["ngboost==0.6.0"],  # which takes no scikit-learn of today
     "torch": ["torch==2.13.0", "numpy==2.4.6"],
     "bayesian-torch": ["bayesian-torch==0.5.0", "torch==2.13.0"],
-    "laplace-torch": ["laplace-torch==0.3", "torch==2.13.0"],
+    "laplace-torch": ["laplace-torch==0.3", "torch==2.14.1", "torchvision==0.29.1"],
     "posteriors": ["posteriors==0.1.3", "torch==2.13.0"],
     "laplax": ["laplax==0.0.2", "flax==0.12.7", "optax==0.2.8"],
     "nutpie": ["nutpie==0.16.8", "numpyro==0.22.0"],

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Last, so that no file there hides a package, as posteriors.py would.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 from memory import peak_memory_mb
 
 
