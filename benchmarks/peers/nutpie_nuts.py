@@ -8,7 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import nutpie
 from jax.flatten_util import ravel_pytree
-from numpyro.infer.util import constrain_fn, initialize_model
+from numpyro.infer.util import initialize_model
 from nutpie.compiled_pyfunc import from_pyfunc
 
 
@@ -49,13 +49,15 @@ def sample(args, seed):
     trace = nutpie.sample(
         compiled, tune=300, draws=300, chains=4, cores=1, seed=seed, progress_bar=False
     )
-    return unravel, jnp.asarray(trace.posterior["flat"].values.reshape(-1, start.size), jnp.float32)
+    flat = trace.posterior["flat"].values.reshape(-1, start.size)
+    constrain = jax.vmap(lambda flat: found.postprocess_fn(unravel(flat)))
+    return constrain(jnp.asarray(flat, jnp.float32))
 
 
 def predict(x_train, y_train, x_test, seed):
-    unravel, draws = sample((jnp.asarray(x_train), jnp.asarray(y_train)), seed)
-    samples = jax.vmap(lambda flat: constrain_fn(model, (x_train,), {}, unravel(flat)))(draws)
-    predictive = numpyro.infer.Predictive(model, samples, return_sites=["mean"])
+    samples = sample((jnp.asarray(x_train), jnp.asarray(y_train)), seed)
+    names = {name: samples[name] for name in ("w1", "b1", "w2", "b2", "noise")}
+    predictive = numpyro.infer.Predictive(model, names, return_sites=["mean"])
     means = predictive(jax.random.key(seed + 1), jnp.asarray(x_test))["mean"]
     return {"mean": means, "sd": samples["noise"][:, None]}
 
