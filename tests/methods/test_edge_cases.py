@@ -162,3 +162,38 @@ def test_samplers_aim_lower_for_classes_and_higher_for_many_rows():
     assert aims(linear, X, Y) == [0.9, 0.9]
     x = np.zeros((300_000, 2), np.float32)
     assert aims(linear, x, x[:, 0]) == [0.95, 0.95]
+
+
+def test_a_slice_is_found_where_rounding_hides_its_height():
+    def model(x, y=None):
+        numpyro.factor("constant", -1e8)  # a float32 there is exact to 8
+        linear(x, y)
+
+    posterior = bnn.condition(model, (X, Y))
+    counts = {"num_warmup": 50, "num_draws": 400, "thin": 3}
+    draws = bnn.run(jax.random.key(0), posterior, bnn.elliptical_slice(posterior), **FEW | counts)
+    precision = X.T @ X / 0.3**2 + np.eye(2)
+    found = draws.posterior["w"].values[0]
+    np.testing.assert_allclose(
+        found.mean(0), np.linalg.solve(precision, X.T @ Y / 0.3**2), atol=0.01
+    )
+    np.testing.assert_allclose(np.cov(found.T), np.linalg.inv(precision), atol=7e-4)
+    assert (draws.sample_stats["lp"] < -9e7).all()
+
+
+def test_anchors_move_with_a_scale_that_is_learnt():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 40)).astype(np.float32)
+    weights = 0.5 * rng.normal(size=40).astype(np.float32)
+
+    def model(x, y=None):
+        precision = numpyro.sample("precision", dist.Gamma(1.0, 1.0))
+        w = numpyro.sample("w", dist.Normal(0.0, precision**-0.5).expand([40]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 0.1), obs=y)
+
+    posterior = bnn.condition(model, (x, x @ weights))
+    method = bnn.descent(posterior, learning_rate=0.03, anchored=True)
+    draws = bnn.run(jax.random.key(0), posterior, method, num_warmup=500, **FEW | {"num_chains": 4})
+    mean = (1 + 20) / (1 + (weights**2).sum() / 2)  # of the posterior, nearly
+    np.testing.assert_allclose(draws.posterior["precision"], mean, rtol=0.6)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 import optax
 
 from bnn_ppl.methods.defaults import FITTED, MINIBATCHES
@@ -59,7 +60,7 @@ class DescentState(NamedTuple):
     position: Tree
     optimizer: Tree
     average: Tree  # None if not averaging
-    anchor: Tree  # by Gaussian site; None if not anchored
+    anchor_noise: Tree  # the anchors, standardised, by Gaussian site; None if not anchored
     num_steps: jax.Array
     held_out: RowsHeldOut | None  # None if noise and weights are learnt from the same rows
 
@@ -182,12 +183,17 @@ def descent(
     of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
-        anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
-        position = position | (anchor or {})
+        noise = None
+        if anchored:
+            normals = posterior.density.terms(position, batch).normals
+            noise = drawn_anchor_noise(key, {site: position[site] for site in normals})
+            position = position | {
+                site: loc + scale * noise[site] for site, (loc, scale) in normals.items()
+            }
         average = position if averages else None
         rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if holds_out else None
         zero = jnp.zeros((), int)
-        return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
+        return DescentState(position, optimizer.init(position), average, noise, zero, rows)
 
     def step(
         key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
@@ -195,11 +201,11 @@ def descent(
         del key
         rows = state.held_out
         if rows is None:
-            value, gradient = value_and_gradient(state.position, state.anchor, batch)
+            value, gradient = value_and_gradient(state.position, state.anchor_noise, batch)
         else:
             apart = held_out_rows(rows.seed, batch, share_out, noises)
             apart = jax.tree.map(partial(jnp.logical_and, rows.now), apart)
-            (_, value), gradient = of_either(state.position, state.anchor, batch, apart)
+            (_, value), gradient = of_either(state.position, state.anchor_noise, batch, apart)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:
             updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
@@ -212,13 +218,13 @@ def descent(
         if rows is not None and stops:
             info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart.scored)
         count = state.num_steps + 1
-        return DescentState(position, inner, average, state.anchor, count, rows), info
+        return DescentState(position, inner, average, state.anchor_noise, count, rows), info
 
     def objective(info: dict) -> jax.Array:
         return info["lp"] / num_rows
 
     def prior(state: DescentState, batch: Any) -> jax.Array:
-        terms = _terms(posterior, state.position, state.anchor, batch)
+        terms = _terms(posterior, state.position, state.anchor_noise, batch)
         return posterior.density.total(terms.prior_alone, batch) / num_rows
 
     def drawn(state: DescentState) -> Tree:
@@ -288,18 +294,22 @@ def descent_to_mode(posterior: Posterior) -> Method:
     return descent(posterior, noise_rows="both" if varies else "training")
 
 
-def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:
+def _terms(posterior: Posterior, position: Tree, anchor_noise: Tree, batch: Any) -> Terms:
+    """Give the terms of the log-density, with the anchors as the means of Gaussian priors."""
     terms = posterior.density.terms(position, batch)
-    if anchor is None:
-        return terms
-    return terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+    pulls = {}
+    for site, noise in (anchor_noise or {}).items():
+        # An anchor moves with a mean and a scale that are learnt, which have their density.
+        loc, scale = terms.normals[site]
+        pulls[site] = dist.Normal(loc + scale * noise, scale).log_prob(position[site])
+    return terms._replace(log_priors=terms.log_priors | pulls)
 
 
 def _loss(
-    posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
+    posterior: Posterior, num_rows: int, position: Tree, anchor_noise: Tree, batch: Any
 ) -> jax.Array:
     """Return the negative log-density given the rows that a chain sees, per row."""
-    terms = _terms(posterior, position, anchor, batch)
+    terms = _terms(posterior, position, anchor_noise, batch)
     if num_rows < posterior.num_rows:  # to which `total` scales the batch
         share = num_rows / posterior.num_rows
         terms = terms._replace(log_likelihood=share * terms.log_likelihood)
@@ -342,25 +352,15 @@ def optimizer_of(
     return False, named(learning_rate), optax.adam(learning_rate)
 
 
-def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: Any) -> Tree:
-    """Draw the weights of all Gaussian sites from the prior, at its mean squared distance.
+def drawn_anchor_noise(key: jax.Array, position: Tree) -> Tree:
+    """Draw standard Gaussian noise like a position, of their mean squared size.
 
     In many dimensions nearly all draws are at about that distance from the mean; an anchor at
     exactly that distance has the temperature of the prior (the sum of (w / std)^2 is the number of
     weights).
     """
-    normals = posterior.density.terms(position, batch).normals
-    noise = gaussian_like(key, {site: position[site] for site in normals})
+    noise = gaussian_like(key, position)
     root = jnp.sqrt(
         optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)
     )
-    return {site: loc + scale * root * noise[site] for site, (loc, scale) in normals.items()}
-
-
-def _anchored_log_priors(terms: Any, position: Tree, anchor: Tree) -> dict[str, jax.Array]:
-    """Replace the log priors of Gaussian sites by those with the anchor as their mean."""
-    pulls = {
-        site: -0.5 * ((position[site] - anchor[site]) / terms.normals[site][1]) ** 2
-        for site in anchor
-    }
-    return terms.log_priors | pulls
+    return optax.tree.scale(root, noise)

@@ -46,13 +46,9 @@ def elliptical_slice(posterior: Posterior) -> Method:
     def log_normal(position: Position) -> Array:
         return -0.5 * optax.tree.norm(standardised(position), squared=True)
 
-    def log_ratio(position: Position, batch: Batch) -> Array:
-        ratio = posterior.logdensity(position, batch) - log_normal(position)
-        return jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept NaN
-
     def init(key: Array, position: Position, batch: Batch) -> kernels.EllipSliceState:
         del key
-        return kernels.init(position, lambda w: log_ratio(w, batch))
+        return kernels.EllipSliceState(position, posterior.logdensity(position, batch))
 
     def step(
         key: Array, state: kernels.EllipSliceState, batch: Batch
@@ -60,9 +56,20 @@ def elliptical_slice(posterior: Posterior) -> Method:
         stds = {s: jnp.full_like(w, posterior.prior.std[s]) for s, w in state.position.items()}
         variances = ravel_pytree(stds)[0] ** 2
         kernel = kernels.build_kernel(variances, jnp.zeros_like(variances))
-        state, info = kernel(key, state, lambda w: log_ratio(w, batch))
-        lp = state.logdensity + log_normal(state.position)
-        return state, step_info(lp, info.subiter)
+        start = state.position
+        lp, change = posterior.logdensity_from(start, batch)
+
+        def log_ratio(w: Position) -> Array:
+            """Give the change from the start, where a large density would round off log(u)."""
+            ratio = change(w) - (log_normal(w) - log_normal(start))
+            ratio = jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept NaN
+            # Where the bracket has shrunk to the start, rounding must not reject that.
+            return jnp.where(_are_equal(w, start), 0.0, ratio)
+
+        there = kernels.EllipSliceState(start, jnp.zeros_like(lp))
+        there, info = kernel(key, there, log_ratio)
+        lp += there.logdensity + log_normal(there.position) - log_normal(start)
+        return there._replace(logdensity=lp), step_info(lp, info.subiter)
 
     def draw(key: Array, state: kernels.EllipSliceState) -> Position:
         del key
@@ -72,3 +79,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
     return Method(
         init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
     )
+
+
+def _are_equal(first: Position, second: Position) -> Array:
+    return jnp.all(jnp.stack([jnp.all(first[site] == second[site]) for site in first]))
