@@ -21,8 +21,9 @@ def quantities(posterior: Posterior, draws: Any) -> dict[str, Array]:
 
     Of several outputs the first one is taken.
     """
-    chosen = evenly(posterior.num_rows, _NUM_ROWS)
-    x = jax.tree.map(lambda leaf: leaf[chosen], posterior.rows.examples[0])
+    x, y = posterior.rows.examples
+    chosen = evenly(len(y), _NUM_ROWS)
+    x = jax.tree.map(lambda leaf: leaf[chosen], x)
     functions = function_draws(posterior, draws, x, predictive="sampled")["posterior"]
     ((name, values),) = functions.items()
     each = values.values.reshape(*values.shape[:3], -1)
@@ -36,7 +37,6 @@ def quantities(posterior: Posterior, draws: Any) -> dict[str, Array]:
     return found | dict(list(sites.items())[:_MOST_SITES])
 
 
-def log_likelihood(posterior: Posterior, draws: Any, data: Any = None) -> Array:
-    """Give the log-likelihood (chain, draw) of all training rows, or of others."""
-    rows = np.arange(len((posterior.rows.examples if data is None else data)[1]))
-    return log_likelihoods(posterior, draws, rows, data=data).sum(2)
+def log_likelihood(posterior: Posterior, draws: Any, data: Any) -> Array:
+    """Give the log-likelihood (chain, draw) of rows (x, y), each counted once."""
+    return log_likelihoods(posterior, draws, np.arange(len(data[1])), data=data).sum(2)

@@ -5,8 +5,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bnn_ppl.analysis.convergence.pareto import pareto_smoothed, relative_efficiency
-from bnn_ppl.analysis.model_checks.quantities import log_likelihood, quantities
+from bnn_ppl.analysis.convergence.pareto import (
+    log_likelihoods,
+    pareto_smoothed,
+    relative_efficiency,
+)
+from bnn_ppl.analysis.model_checks.quantities import quantities
+from bnn_ppl.analysis.verdict.training_rows import weights_of_rows
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.inference_data import sites_of, thinned, with_points_of
@@ -33,7 +38,7 @@ def check_sensitivity(posterior: Posterior, draws: "arviz.InferenceData") -> "pa
     Parameters
     ----------
     posterior
-        The posterior that was sampled.
+        The posterior that was sampled, of rows in memory.
     draws
         From :func:`bnn_ppl.run`: several, of equal weight; at most 4,000 are used.
 
@@ -48,13 +53,19 @@ def check_sensitivity(posterior: Posterior, draws: "arviz.InferenceData") -> "pa
     Raises
     ------
     ValueError
-        If draws are weighted or few.
+        If draws are weighted or few, or the rows are those of a long stream.
     """
     import pandas
 
     check_arguments(posterior=posterior, draws=draws)
     if "log_weight" in draws.get("sample_stats", {}):
         raise ValueError("got weighted draws, expected draws of equal weight: use another method")
+    num_rows = len(posterior.rows.examples[1])
+    if num_rows < posterior.num_rows:
+        raise ValueError(
+            f"got a stream of {posterior.num_rows:,} rows, expected rows in memory or at most "
+            f"{num_rows:,}: condition on arrays"
+        )
     kept = thinned(draws, _MOST_DRAWS)
     posterior = with_points_of(kept, posterior)
     found = quantities(posterior, kept)
@@ -63,7 +74,7 @@ def check_sensitivity(posterior: Posterior, draws: "arviz.InferenceData") -> "pa
             f"got {next(iter(found.values())).size} draws, expected 20 or more: sample more"
         )
     tempers = posterior.density.prior_temperature, posterior.density.temperature
-    terms = _log_priors(posterior, kept), log_likelihood(posterior, kept)
+    terms = _log_priors(posterior, kept), _log_likelihood(posterior, kept)
     table = {}
     powers = [
         [_weights(each * sign * _CHANGE / temper, kept) for sign in (-1, 1)]
@@ -120,6 +131,13 @@ def _log_priors(posterior: Posterior, draws: Any) -> Array:
 
     flat = {site: a.reshape(-1, *a.shape[2:]) for site, a in sites.items()}
     return np.asarray(of_all(flat), float).reshape(shape)
+
+
+def _log_likelihood(posterior: Posterior, draws: Any) -> Array:
+    """Give the log-likelihood (chain, draw), each row counted as often as the model counts it."""
+    counts = weights_of_rows(posterior)
+    rows = np.flatnonzero(counts)
+    return log_likelihoods(posterior, draws, rows) @ counts[rows]
 
 
 def _distance(values: Array, weights: Array) -> float:

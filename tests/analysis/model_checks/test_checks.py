@@ -216,6 +216,29 @@ def test_a_prior_far_from_the_data_is_in_conflict():
         bnn.check_sensitivity(*sampled(1.0, X[:, 0], num_draws=2))
 
 
+def test_sensitivity_counts_rows_as_often_as_the_likelihood():
+    def model(x, y=None, times=1.0):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(x)), numpyro.handlers.scale(scale=times):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
+
+    x, y = np.ones((2, 1), np.float32), np.array([9.0, 10.0], np.float32)
+    slopes = 190 / 21 + np.random.default_rng(0).normal(size=(4, 250)) / 21**0.5
+    draws = draws_of_arrays({"posterior": {"slope": slopes.astype(np.float32)}})
+    often = bnn.condition(partial(model, times=10.0), (x, y))
+    copies = bnn.condition(model, (np.repeat(x, 10, 0), np.repeat(y, 10)))
+    found, expected = (bnn.check_sensitivity(each, draws).loc["slope"] for each in (often, copies))
+    assert found["likelihood"] == pytest.approx(expected["likelihood"], rel=1e-3)
+
+
+def test_sensitivity_refuses_a_stream_of_which_it_would_see_some_rows():
+    x = RNG.normal(size=(1100, 2)).astype(np.float32)
+    posterior = bnn.condition(linear, bnn.data.stream(x, x[:, 0]))
+    draws = draws_of_arrays({"posterior": {k: np.asarray(v)[None] for k, v in _prior(30).items()}})
+    with pytest.raises(ValueError, match="got a stream of 1,100 rows, expected rows in memory"):
+        bnn.check_sensitivity(posterior, draws)
+
+
 @pytest.mark.thorough
 def test_data_of_the_model_are_compared_with_y():
     y = X @ [1.0, -1.0] + NOISE * np.random.default_rng(1).normal(size=12)
