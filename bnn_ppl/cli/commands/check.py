@@ -112,8 +112,9 @@ def _simulated(
         )
         return with_points_of(draws, posterior)
 
-    chosen = evenly(run.posterior.num_rows, num_rows)
-    rows = jax.tree.map(lambda leaf: leaf[chosen], run.posterior.rows.examples)
+    known = run.posterior.rows.examples
+    chosen = evenly(len(known[1]), num_rows)
+    rows = jax.tree.map(lambda leaf: leaf[chosen], known)
     return bnn.check_simulations(
         *(key, condition, rows, fit),
         num_simulations=num_simulations,
