@@ -14,7 +14,7 @@ from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.verdict.training_rows import some_rows
+from bnn_ppl.analysis.verdict.training_rows import predict_training_rows, some_rows
 from bnn_ppl.methods.method import Method
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -84,6 +84,31 @@ def test_draws_of_a_gaussian_tell_nothing_of_rows_left_out(posterior):
     wide = {"slope": 2 + 0.5 * RNG.normal(size=(4, 100))}
     assert "overfits" in kinds(bnn.verdict(posterior, drawn(**wide)))
     assert "overfits" not in kinds(bnn.verdict(posterior, fitted(**wide)))
+
+
+@pytest.mark.parametrize("of_classes", [False, True])
+def test_rows_of_several_outputs_count_where_they_are_known(of_classes):
+    def model(x, y=None):
+        slopes = numpyro.sample("slopes", dist.Normal(0, 2).expand([2]).to_event(1))
+        mask = True if y is None else ~jnp.isnan(y)
+        with numpyro.handlers.mask(mask=mask):
+            found = x * slopes
+            law = dist.Bernoulli(logits=found) if of_classes else dist.Normal(found, 0.1)
+            numpyro.sample("y", law, obs=y)
+
+    y = X * np.array([2.0, -1.0])
+    y = (y > 0).astype(float) if of_classes else y + 0.1 * RNG.normal(size=(500, 2))
+    y[::2, 1] = np.nan
+    posterior = bnn.condition(model, (X, y))
+    for slopes, good in (([5.0, -5.0] if of_classes else [2.0, -1.0], True), ([-5.0, -5.0], False)):
+        values = np.array(slopes) + 0.005 * RNG.normal(size=(4, 100, 2))
+        draws = draws_of_arrays({"posterior": {"slopes": values}})
+        found = bnn.verdict(posterior, draws)
+        assert found.converged == good and "nan" not in found.text
+        assert good or kinds(found)[0] == "worse_than_mean"
+    expected = [1 - np.nanmean(y), np.nanmean(y)] if of_classes else np.nanmean(y, 0)
+    average = predict_training_rows(posterior, draws).y_average
+    np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_inputs_far_from_standardised_are_the_advice():

@@ -158,7 +158,8 @@ def _of_noise(sample: RowSample) -> str:
     assert sample.sd is not None
     weights = np.exp(sample.log_weights)
     variance = np.tensordot(weights, sample.sd.astype(float) ** 2, axes=2)
-    more = ((sample.y - sample.mean) ** 2).mean() > variance.mean()
+    errors = (sample.y - sample.mean) ** 2
+    more = errors[sample.known].mean() > variance[sample.known].mean()
     return f"a prior that allows {'more' if more else 'less'} noise"
 
 
@@ -167,13 +168,14 @@ def _of_classes(
 ) -> Iterator[Finding]:
     probs = sample.mean if left is None else left.center
     sure, right = probs.max(-1), probs.argmax(-1) == sample.y
-    gap, error = _mean_and_error(sample, (sure - right).reshape(len(right), -1).mean(1))
+    gap, error = _mean_and_error(sample, _of_known(sample, sure - right))
     if abs(gap) <= _MOST_GAP + 2 * error:
         return
     rows = "training rows" if left is None else "left-out rows"
     text = (
-        f"{'under' if gap < 0 else 'over'}confident: mean probability {sure.mean():.2f} "
-        f"of the predicted class, accuracy {right.mean():.2f} at {rows}"
+        f"{'under' if gap < 0 else 'over'}confident: mean probability "
+        f"{sure[sample.known].mean():.2f} of the predicted class, accuracy "
+        f"{right[sample.known].mean():.2f} at {rows}"
     )
     yield Finding("unsure" if gap < 0 else "too_sure", text, _of_width(posterior, gap < 0))
 
@@ -182,7 +184,7 @@ def _of_spread(sample: RowSample, left: LeaveOneOut, variance: np.ndarray) -> It
     squares = (sample.y - left.center) ** 2 / np.maximum(variance, 1e-38)
     if not np.isfinite(squares).all():
         return
-    mean, error = _mean_and_error(sample, squares.reshape(len(squares), -1).mean(1))
+    mean, error = _mean_and_error(sample, _of_known(sample, squares))
     unsure, too_sure = mean + 2 * error < _MOST_RATIO**-2, mean - 2 * error > _MOST_RATIO**2
     if unsure or too_sure:
         text = (
@@ -217,8 +219,10 @@ def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     rmse = np.sqrt(_over_rows(sample, (sample.mean - y) ** 2))
     spread = np.sqrt(_over_rows(sample, (y - average) ** 2))
     # The spread of y may be all that can be known of it.
-    sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
-    log_score = scipy.stats.norm.logpdf(y, average, np.maximum(sd, 1e-38))
+    counts = _counts(sample)
+    variance = (counts * (y - average) ** 2).sum(0) / np.maximum(counts.sum(0), 1e-38)
+    log_score = scipy.stats.norm.logpdf(y, average, np.maximum(np.sqrt(variance), 1e-38))
+    log_score = np.where(sample.known, log_score, 0.0)
     gain = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
     than = "NO BETTER" if rmse < spread else "WORSE"
     words = f"{than} THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
@@ -231,9 +235,10 @@ def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     frequency = sample.y_average
     accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
     share = _over_rows(sample, sample.y == frequency.argmax())
-    log_score = np.log(np.maximum(frequency, 1e-38))[sample.y]
-    least = (1 - _LEAST_LEARNT) * _over_rows(sample, log_score)
-    no_better = _over_rows(sample, sample.log_score) < least and accuracy <= share + _LEAST_LEARNT
+    log_score = np.log(np.maximum(frequency, 1e-38))[sample.y] * sample.known
+    by_row = sample.score_by_row - (1 - _LEAST_LEARNT) * _by_row(log_score)
+    gain = np.average(by_row, weights=sample.row_weights)
+    no_better = gain < 0 and accuracy <= share + _LEAST_LEARNT
     words = (
         f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share {share:.2f})"
     )
@@ -250,8 +255,20 @@ def _by_row(values: np.ndarray) -> np.ndarray:
 
 
 def _over_rows(sample: RowSample, values: np.ndarray) -> float:
-    """Average values (row, ...) by how often the likelihood counts each row."""
-    return float(np.average(values.reshape(len(values), -1).mean(1), weights=sample.row_weights))
+    """Average values (row, ...) by how often the likelihood counts each."""
+    return float(np.average(values, weights=_counts(sample)))
+
+
+def _counts(sample: RowSample) -> np.ndarray:
+    """Say how often the likelihood counts each y (row, ...)."""
+    return sample.row_weights.reshape(-1, *(1,) * (sample.y.ndim - 1)) * sample.known
+
+
+def _of_known(sample: RowSample, values: np.ndarray) -> np.ndarray:
+    """Average values (row, ...) over the known y of each row."""
+    num_rows = len(values)
+    known = sample.known.reshape(num_rows, -1)
+    return (values.reshape(num_rows, -1) * known).sum(1) / np.maximum(known.sum(1), 1)
 
 
 def _mean_and_error(sample: RowSample, values: np.ndarray) -> tuple[float, float]:

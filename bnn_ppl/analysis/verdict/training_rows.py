@@ -36,7 +36,8 @@ class RowSample(NamedTuple):
     """Draws of y's distribution at some training rows."""
 
     x: Tree
-    y: np.ndarray  # (row, ...)
+    y: np.ndarray  # (row, ...); the average, or the most frequent class, where it is missing
+    known: np.ndarray  # (row, ...): whether it is not
     y_average: np.ndarray  # of all training rows: (...), or frequencies (class,)
     row_weights: np.ndarray  # (row,): how often the likelihood counts each, above 0
     kind: str  # of the next: "probs", "mean", or "log_prob" for a distribution without a mean
@@ -139,14 +140,18 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     def by_chain(values: np.ndarray) -> np.ndarray:
         return values.reshape(*weights.shape, *values.shape[1:])
 
-    to_compare = _as_classes if kind == "probs" else np.asarray
-    all_y = to_compare(posterior.rows.examples[1])
+    y, num_classes = np.asarray(y), center.shape[-1] if kind == "probs" else None
+    average = _average(np.asarray(posterior.rows.examples[1]), row_weights, num_classes)
+    known = _known(y)
+    if not known.all():
+        y = np.where(known, y, average if num_classes is None else average.argmax())
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights / weights.sum())
     return RowSample(
         x=x,
-        y=to_compare(y),
-        y_average=_average(all_y, row_weights, center.shape[-1] if kind == "probs" else None),
+        y=y if num_classes is None else _as_classes(y),
+        known=known,
+        y_average=average,
         row_weights=weights_seen,
         kind=kind,
         center=by_chain(center),
@@ -183,19 +188,23 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     return -(-num_draws // chosen)
 
 
-def _as_classes(y: Any) -> np.ndarray:
+def _known(y: np.ndarray) -> np.ndarray:
+    return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, bool)
+
+
+def _as_classes(y: np.ndarray) -> np.ndarray:
     """Give classes as integers, also where they are floats because some are missing."""
-    y = np.asarray(y)
-    known = np.nan_to_num(y)
-    return known.astype(int) if y.dtype.kind == "f" and not (known % 1).any() else y
+    return y.astype(int) if y.dtype.kind == "f" and not (y % 1).any() else y
 
 
 def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
+    """Average what is known of y; of classes, give their frequencies."""
+    counts = weights.reshape(-1, *(1,) * (y.ndim - 1)) * _known(y)
+    y = np.nan_to_num(y) if num_classes is None else _as_classes(np.nan_to_num(y))
     if num_classes is None or y.dtype.kind not in "iub":
-        return np.average(np.nan_to_num(y.astype(float)), 0, weights)  # NaN has no weight
-    of_each = np.repeat(weights, y.size // len(y))
-    counts = np.bincount(y.reshape(-1).astype(int), of_each, minlength=num_classes)
-    return counts / counts.sum()
+        return (counts * y.astype(float)).sum(0) / np.maximum(counts.sum(0), 1e-38)
+    each = np.bincount(y.reshape(-1).astype(int), counts.reshape(-1), minlength=num_classes)
+    return each / each.sum()
 
 
 def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
