@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
@@ -67,7 +68,7 @@ class Explanation(NamedTuple):
         and ``ignorance``, ``observed``. Of numbers these are standard deviations, whose squares add
         up; of classes entropies in nats, which add up.
     parts : pandas.DataFrame
-        The last three of all rows.
+        The same of all rows that were used.
     predicts : str
         What the effects are of: "the mean", or "the probability of ...".
     score : float
@@ -109,7 +110,7 @@ def explain(
         From :func:`bnn_ppl.run`.
     data
         Rows (x, y), best those of a test set: a table, or images, whose inputs are squares of
-        pixels.
+        pixels. Where x is a pair with a number for each row, such as its weight, these are kept.
     data_set
         From :func:`bnn_ppl.data.load`: names of the inputs and units.
     inputs
@@ -140,24 +141,37 @@ def explain(
     with a permuted input may be unlike any that was trained on.
     """
     check_arguments(posterior=posterior, draws=draws)
-    x, y = _rows(posterior, data)
-    named, kept = inputs_of(x, data_set, inputs), thinned(draws, _MOST_DRAWS)
+    rows, y = _chosen(posterior, data)
+    named, kept = inputs_of(rows.x, data_set, inputs), thinned(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
     labels = labels_of(posterior, y)
-    base = predict(posterior, kept, (x, labels))
+    base = predict(posterior, kept, (rows.given(rows.x, np.arange(len(y))), labels))
     units = _Units.of(posterior, data_set, base, of_class)
-    at = posterior, kept, x, labels
+    at = posterior, kept, rows, labels
     importance = _importance(at, named, base, num_permutations, rng, progress)
-    followed = [] if x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
-    effects = {name: _effect(posterior, kept, x, named[name], data_set, units) for name in followed}
-    parts = units.parts(base, y)
-    rows = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
+    followed = [] if rows.x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
+    at = posterior, kept, rows, units
+    effects = {name: _effect(at, named[name], data_set) for name in followed}
+    parts = units.parts(base, y).set_index(rows.numbers).rename_axis("row")
+    least = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
     return Explanation(
-        importance, effects, rows, parts, units.predicts, float(base["log_prob"].mean())
+        importance, effects, least, parts, units.predicts, float(base["log_prob"].mean())
     )
 
 
-def _rows(posterior: Posterior, data: Any) -> tuple[Any, Array]:
+class _Rows(NamedTuple):
+    """The rows that are used: their numbers, their inputs, and what stands beside these."""
+
+    numbers: Array
+    x: Any
+    beside: Array | None
+
+    def given(self, x: Array, places: Array) -> Any:
+        """Give inputs as the model takes them, beside what the rows at these places have."""
+        return x if self.beside is None else (x, self.beside[places])
+
+
+def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
     if posterior.rows.targets is not None:
         raise ValueError(
             f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
@@ -168,17 +182,18 @@ def _rows(posterior: Posterior, data: Any) -> tuple[Any, Array]:
         raise ValueError(
             f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
         )
-    chosen = evenly(len(y), _MOST_ROWS)
-    if not hasattr(x, "shape"):
-        return x, np.asarray(y)
-    return np.asarray(x)[chosen], np.asarray(y)[chosen]
+    chosen, beside = evenly(len(y), _MOST_ROWS), None
+    if isinstance(x, tuple) and len(x) == 2 and np.ndim(x[1]) == 1:
+        x, beside = x
+    x, beside, y = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], (x, beside, y))
+    return _Rows(chosen, x, beside), y
 
 
 # --- which
 
 
 def _importance(
-    at: tuple[Posterior, Any, Array, Array],
+    at: tuple[Posterior, Any, _Rows, Array],
     named: Mapping[str, Input],
     base: "xarray.Dataset",
     num_permutations: int,
@@ -187,14 +202,15 @@ def _importance(
 ) -> "pandas.DataFrame":
     import pandas
 
-    posterior, draws, x, y = at
+    posterior, draws, rows, y = at
+    places = np.tile(np.arange(len(y)), num_permutations)
     resampled = rng.multinomial(len(y), np.full(len(y), 1 / len(y)), _NUM_RESAMPLES) / len(y)
     score, found = base["log_prob"].values.astype(float), {}
     with reporting(progress, len(named)) as report:
         for done, (name, each) in enumerate(named.items(), 1):
             orders = [rng.permutation(len(y)) for _ in range(num_permutations)]
-            permuted = np.concatenate([_with(x, each, x, order) for order in orders])
-            after = predict(posterior, draws, (permuted, np.tile(y, num_permutations)))
+            permuted = np.concatenate([_permuted(rows.x, each, order) for order in orders])
+            after = predict(posterior, draws, (rows.given(permuted, places), y[places]))
             falls = score - after["log_prob"].values.reshape(num_permutations, -1).mean(0)
             ends = np.quantile(resampled @ falls, _INTERVAL)
             found[name] = (falls.mean(), *ends)
@@ -203,10 +219,10 @@ def _importance(
     return table.sort_values("importance", ascending=False, kind="stable")
 
 
-def _with(x: Array, each: Input, source: Array, order: Array) -> Array:
+def _permuted(x: Array, each: Input, order: Array) -> Array:
     """Give the rows with one input of other rows."""
     flat = x.reshape(len(x), -1).copy()
-    flat[:, each.columns] = source.reshape(len(source), -1)[np.ix_(order, each.columns)]
+    flat[:, each.columns] = flat[np.ix_(order, each.columns)]
     return flat.reshape(x.shape)
 
 
@@ -271,23 +287,19 @@ class _Units(NamedTuple):
             sds = {name: self.scale * np.sqrt(np.maximum(v, 0)) for name, v in spreads.items()}
             columns = {"predicted": base["mean"].values * self.scale + self.mean, **sds}
             columns["observed"] = y * self.scale + self.mean
-        return pandas.DataFrame(columns).rename_axis("row")
+        return pandas.DataFrame(columns)
 
 
-def _effect(
-    posterior: Posterior,
-    draws: Any,
-    x: Array,
-    each: Input,
-    data: DataSet | None,
-    units: _Units,
-) -> Effect:
-    flat = x.reshape(len(x), -1)
-    grid, rows = grid_of(each, flat, _NUM_POINTS), flat[evenly(len(flat), _NUM_CURVES)]
-    changed = np.tile(rows, (len(grid), 1))
-    changed[:, each.columns] = np.repeat(grid, len(rows), axis=0)
-    found = function_draws(posterior, draws, changed.reshape(-1, *x.shape[1:]).astype(x.dtype))
-    values = units.of_draws(found).reshape(-1, len(grid), len(rows))
+def _effect(at: tuple[Posterior, Any, _Rows, _Units], each: Input, data: DataSet | None) -> Effect:
+    posterior, draws, rows, units = at
+    flat = rows.x.reshape(len(rows.x), -1)
+    grid, some = grid_of(each, flat, _NUM_POINTS), evenly(len(flat), _NUM_CURVES)
+    places = np.tile(some, len(grid))
+    changed = flat[places]
+    changed[:, each.columns] = np.repeat(grid, len(some), axis=0)
+    x = rows.given(changed.reshape(-1, *rows.x.shape[1:]).astype(rows.x.dtype), places)
+    found = function_draws(posterior, draws, x)
+    values = units.of_draws(found).reshape(-1, len(grid), len(some))
     lower, upper = np.quantile(values.mean(2), _INTERVAL, axis=0)
     curves = values.mean(0)
     return Effect(

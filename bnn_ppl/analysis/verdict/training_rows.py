@@ -117,7 +117,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     """Predict some training rows with draws spread evenly over the chains."""
     posterior = with_points_of(draws, posterior)
     row_weights = weights_of_rows(posterior)
-    x, y, weights_seen = _some_rows(posterior, row_weights)
+    x, y_seen, weights_seen = _some_rows(posterior, row_weights)
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     every = _stride(sites, num_chains, num_draws)
@@ -127,7 +127,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     of_block = compiled(with_arguments(_each, with_targets(posterior)), posterior)
     with products_in(posterior.density.precision):
         parts = [
-            jax.tree.map(np.asarray, of_block(block, x, y))
+            jax.tree.map(np.asarray, of_block(block, x, y_seen))
             for block in _blocks(sites_to_judge(posterior, sites), weights)
         ]
     each, log_prob = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
@@ -140,7 +140,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     def by_chain(values: np.ndarray) -> np.ndarray:
         return values.reshape(*weights.shape, *values.shape[1:])
 
-    y, num_classes = np.asarray(y), center.shape[-1] if kind == "probs" else None
+    y, num_classes = np.asarray(y_seen), center.shape[-1] if kind == "probs" else None
     average = _average(np.asarray(posterior.rows.examples[1]), row_weights, num_classes)
     known = _known(y)
     if not known.all():

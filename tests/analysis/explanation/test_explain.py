@@ -72,6 +72,22 @@ def test_rows_are_split_into_noise_and_ignorance(found):
     assert found.predicts == "the mean"
 
 
+def test_of_many_rows_those_used_keep_their_numbers(run):
+    x = np.zeros((1000, 3), np.float32)
+    x[778] = 50.0
+    found = bnn.explain(*run, (x, x @ SLOPES), num_permutations=1, inputs={"all": [0, 1, 2]})
+    assert found.rows.index[0] == found.parts["uncertainty"].idxmax() == 778
+    assert len(found.parts) == 500
+
+
+def test_weights_of_rows_are_kept_beside_the_inputs(run, found):
+    pair = X, np.full(60, 2.0, np.float32)
+    posterior = bnn.condition(bnn.models.weighted(linear), (pair, Y))
+    again = bnn.explain(posterior, run[1], (pair, Y), num_permutations=40)
+    np.testing.assert_allclose(again.importance, found.importance, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(again.effects["input 0"].mean, found.effects["input 0"].mean)
+
+
 def test_categories_are_permuted_together():
     columns = Column("colour", "category", ("blue", "red")), Column("size", "number")
     data = bnn.data.load("yacht")._replace(encoding=Encoding(columns, Column("y", "number")))
