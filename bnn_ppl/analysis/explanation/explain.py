@@ -33,7 +33,7 @@ class Effect(NamedTuple):
     Attributes
     ----------
     values : array (points,)
-        Of the input, in the units of the data; numbers of categories.
+        Of the input, in the units of the data; numbers of the categories that the rows have.
     categories : tuple of str
         Their names.
     mean : array (points,)
@@ -302,11 +302,7 @@ def _effect(at: tuple[Posterior, Any, _Rows, _Units], each: Input, data: DataSet
     values = units.of_draws(found).reshape(-1, len(grid), len(some))
     lower, upper = np.quantile(values.mean(2), _INTERVAL, axis=0)
     curves = values.mean(0)
-    return Effect(
-        values_in_units(each, grid, data),
-        each.categories,
-        curves.mean(1),
-        lower,
-        upper,
-        curves.T,
-    )
+    taken, names = values_in_units(each, grid, data), each.categories
+    if each.is_one_hot:
+        names = tuple(names[place] for place in taken)
+    return Effect(taken, names, curves.mean(1), lower, upper, curves.T)

@@ -85,11 +85,18 @@ def _blocks(shape: tuple[int, ...]) -> dict[str, Input]:
 
 
 def grid_of(each: Input, flat: Array, num_points: int) -> Array:
-    """Give values (point, column) that an input takes: its categories, or quantiles of a number."""
+    """Give values (point, column) that an input takes: its categories, or quantiles of a number.
+
+    Categories that no row has are left out: what their columns would be is not known here.
+    """
     own = flat[:, each.columns]
     if each.is_one_hot:
+        low, high = own.min(0), own.max(0)
+        varied = np.flatnonzero(low < high)
+        if not len(varied):
+            return own[:1]
         # A category is where its column is at its highest and the others at their lowest.
-        return np.where(np.eye(len(each.columns), dtype=bool), own.max(0), own.min(0))
+        return np.where(np.eye(len(each.columns), dtype=bool)[varied], high, low)
     # A number that fills empty cells comes without their mark, the last column, if it can.
     own = own[np.argsort(own[:, -1], kind="stable")]
     values, rows = np.unique(own[:, 0], return_index=True)
@@ -103,7 +110,7 @@ def grid_of(each: Input, flat: Array, num_points: int) -> Array:
 def values_in_units(each: Input, grid: Array, data: DataSet | None) -> Array:
     """Give the values of a number in the units of the data; places of categories."""
     if each.is_one_hot:
-        return np.arange(len(grid))
+        return grid.argmax(1)
     values = grid[:, 0].astype(float)
     if data is None:
         return values

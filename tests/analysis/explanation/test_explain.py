@@ -148,6 +148,20 @@ def test_columns_of_one_input_stay_together():
     np.testing.assert_array_equal(grid, [[0, 0], [1, 1]])
 
 
+@pytest.mark.parametrize("has", [[0, 2, 0], [2, 2, 2]])
+def test_categories_that_no_row_has_have_no_effect(run, has):
+    data = bnn.data.load("yacht")._replace(
+        encoding=Encoding((Column("colour", "category", ("a", "b", "c")),), Column("y", "number"))
+    )
+    x = np.eye(3, dtype=np.float32)[has] - 0.25
+    found = bnn.explain(*run, (x, x @ SLOPES), data_set=data, num_permutations=1)
+    effect, places = found.effects["colour"], sorted({*has})
+    assert effect.values.tolist() == places
+    assert effect.categories == tuple("abc"[place] for place in places)
+    expected = data.y_mean + data.y_scale * ((np.eye(3)[places] - 0.25) @ SLOPES)
+    np.testing.assert_allclose(effect.mean, expected, rtol=0.05)
+
+
 def test_labels_from_1_are_explained_and_pruned_as_those_from_0():
     labels = np.arange(60) % 3
     model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 3), bnn.priors.normal(1.0))
