@@ -254,6 +254,25 @@ def thinned(draws: "arviz.InferenceData", num_draws: int | None) -> "arviz.Infer
     return kept
 
 
+def equally_weighted(draws: "arviz.InferenceData", num_draws: int) -> "arviz.InferenceData":
+    """Keep at most so many draws, as :func:`thinned`; weighted ones in proportion to weights."""
+    if "log_weight" not in draws.get("sample_stats", {}):
+        return thinned(draws, num_draws)
+    sizes = draws["posterior"].sizes
+    some = draws.isel(chain=evenly(sizes["chain"], num_draws))
+    each = min(sizes["draw"], num_draws // some["posterior"].sizes["chain"])
+    kept = draws_at(some, np.stack([by_weight(own, each) for own in weights_of(some)]))
+    return with_groups(kept, sample_stats=kept["sample_stats"].drop_vars("log_weight"))
+
+
+def by_weight(weights: np.ndarray, number: int) -> NDArray[np.intp]:
+    """Give indices of `number` items, each as often as its weight says; evenly of equal weights."""
+    if (weights == weights[0]).all():
+        return evenly(len(weights), number)
+    ends = np.cumsum(weights) / weights.sum()
+    return np.minimum(np.searchsorted(ends, (np.arange(number) + 0.5) / number), len(weights) - 1)
+
+
 def evenly(length: int, number: int) -> NDArray[np.intp]:
     """Give indices of at most `number` of `length` items, evenly spaced from the first."""
     if number < 1:

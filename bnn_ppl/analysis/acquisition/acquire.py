@@ -13,7 +13,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.checks import check_count
-from bnn_ppl.storage.inference_data import evenly, thinned
+from bnn_ppl.storage.inference_data import equally_weighted, evenly
 
 if TYPE_CHECKING:
     import arviz
@@ -74,7 +74,7 @@ def acquire(
     posterior
         The posterior that was sampled, of one observed site with one output.
     draws
-        From :func:`bnn_ppl.run`; at most 200 are used, of equal weight.
+        From :func:`bnn_ppl.run`; at most 200 are used, in proportion to their weights.
     pool
         Inputs x (rows, ...), as for :func:`bnn_ppl.predict`.
     num
@@ -106,7 +106,7 @@ def acquire(
     check_arguments(posterior=posterior, draws=draws)
     check_count("num", num)
     pool = checked_inputs(posterior, pool)
-    kept = thinned(draws, _MOST_DRAWS)
+    kept = equally_weighted(draws, _MOST_DRAWS)
     kind, values = _functions(posterior, kept, pool)
     by_score = _checked(score, kind, num, values, minimise)
     allow, allowed = _unlike(pool, num)

@@ -13,7 +13,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import labels_of, rows_to_score
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.storage.inference_data import evenly, thinned
+from bnn_ppl.storage.inference_data import equally_weighted, evenly
 
 if TYPE_CHECKING:
     import arviz
@@ -136,13 +136,14 @@ def explain(
 
     Notes
     -----
-    At most 200 draws are used, evenly from each chain, and at most 500 rows, evenly spaced; the six
-    most important inputs are followed. Inputs that vary together share their importance, and rows
-    with a permuted input may be unlike any that was trained on.
+    At most 200 draws are used, evenly from each chain or in proportion to their weights, and at
+    most 500 rows, evenly spaced; the six most important inputs are followed. Inputs that vary
+    together share their importance, and rows with a permuted input may be unlike any that was
+    trained on.
     """
     check_arguments(posterior=posterior, draws=draws)
     rows, y = _chosen(posterior, data)
-    named, kept = inputs_of(rows.x, data_set, inputs), thinned(draws, _MOST_DRAWS)
+    named, kept = inputs_of(rows.x, data_set, inputs), equally_weighted(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
     labels = labels_of(posterior, y)
     base = predict(posterior, kept, (rows.given(rows.x, np.arange(len(y))), labels))

@@ -11,7 +11,7 @@ from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.storage.inference_data import evenly, thinned, with_points_of
+from bnn_ppl.storage.inference_data import equally_weighted, evenly, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -98,7 +98,7 @@ def check_predictive(
     posterior
         The posterior that was sampled, with a prior that can be drawn from.
     draws
-        From :func:`bnn_ppl.run`; 400 are used, of equal weight.
+        From :func:`bnn_ppl.run`; 400 are used, in proportion to their weights.
     data_set
         From :func:`bnn_ppl.data.load`: the units of y.
 
@@ -127,7 +127,7 @@ def check_predictive(
     keys = jax.random.split(key, 3)
     before = prior_draws(keys[0], posterior, _NUM_DRAWS)
     prior = _drawn(keys[1], posterior, before, rows, "sampled")
-    after = _drawn(keys[2], posterior, thinned(draws, _NUM_DRAWS), rows)
+    after = _drawn(keys[2], posterior, equally_weighted(draws, _NUM_DRAWS), rows)
     observed, classes = np.asarray(y)[chosen], posterior.rows.classes
     if classes is None and data_set is not None:
         scale, mean = data_set.y_scale, data_set.y_mean

@@ -20,7 +20,7 @@ from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.interrupts import answered, deadline
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.storage.inference_data import evenly, inference_data
+from bnn_ppl.storage.inference_data import by_weight, inference_data, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -158,8 +158,8 @@ def check_simulations(
 
     Notes
     -----
-    60 draws of a fit are taken, evenly spaced. Chains that mix so slowly that these depend on each
-    other look too narrow.
+    60 draws of a fit are taken, evenly spaced or in proportion to their weights. Chains that mix so
+    slowly that these depend on each other look too narrow.
     """
     check_arguments(key=key)
     check_count("num_simulations", num_simulations)
@@ -238,7 +238,7 @@ def _ranks(
         raise ValueError(
             f"got a fit of {num_draws} draws, expected {NUM_RANKED} or more: draw more"
         )
-    chosen, together = evenly(num_draws, NUM_RANKED), {}
+    chosen, together = by_weight(weights_of(draws).ravel(), NUM_RANKED), {}
     for name, value in values.items():
         drawn = draws["posterior"][name].transpose("chain", "draw", ...).values
         drawn = drawn.reshape(-1, *drawn.shape[2:])[chosen]

@@ -126,6 +126,17 @@ def test_of_a_line_the_ends_are_taken_and_no_row_twice(run):
     assert ei == pytest.approx(np.maximum(3 * draws - 1, 0).mean(), rel=1e-5)
 
 
+def test_draws_count_by_their_weights(run):
+    slopes = np.concatenate([np.full((1, 50), 3.0), np.linspace(-9, 9, 50)[None]], 1)
+    logs = np.repeat([[0.0, -50.0]], 50, axis=1)
+    draws = draws_of_arrays(
+        {"posterior": {"slope": slopes.astype(np.float32)}, "sample_stats": {"log_weight": logs}}
+    )
+    table = bnn.acquire(run[0], draws, POOL, 2).table
+    np.testing.assert_allclose(table["sd"], 0.0, atol=1e-6)
+    np.testing.assert_allclose(table["mean"], 3 * POOL[table.index, 0], rtol=1e-5)
+
+
 def test_classes_are_learnt_where_draws_disagree(run):
     x = POOL[:2]
     posterior = bnn.condition(classes_by_a_slope, (x, np.array([0, 1])))

@@ -88,6 +88,17 @@ def test_weights_of_rows_are_kept_beside_the_inputs(run, found):
     np.testing.assert_allclose(again.effects["input 0"].mean, found.effects["input 0"].mean)
 
 
+def test_draws_count_by_their_weights(run):
+    factors = np.concatenate([np.ones(50), np.arange(50)])
+    slopes = (factors[None, :, None] * SLOPES).astype(np.float32)
+    logs = np.repeat([[0.0, -50.0]], 50, axis=1)
+    groups = {"posterior": {"slopes": slopes}, "sample_stats": {"log_weight": logs}}
+    found = bnn.explain(run[0], draws_of_arrays(groups), (X, Y), num_permutations=1)
+    effect = found.effects["input 0"]
+    np.testing.assert_allclose(effect.upper, effect.lower, atol=1e-5)
+    np.testing.assert_allclose(found.parts["ignorance"], 0.0, atol=1e-3)
+
+
 def test_categories_are_permuted_together():
     columns = Column("colour", "category", ("blue", "red")), Column("size", "number")
     data = bnn.data.load("yacht")._replace(encoding=Encoding(columns, Column("y", "number")))

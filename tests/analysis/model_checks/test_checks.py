@@ -19,6 +19,7 @@ from bnn_ppl.storage.arviz_versions import draws_of_arrays
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2)).astype(np.float32)
 NOISE = 0.5
+KEY = jax.random.key(3)
 
 
 def linear(x, y=None, noise=NOISE, prior=1.0):
@@ -56,9 +57,7 @@ def conditioned_again():
 
 def simulate(**options):
     given = {"fit": fit, "num_simulations": 100, "condition": conditioned_again()}
-    return bnn.check_simulations(
-        jax.random.key(3), data=(X, np.zeros(12, np.float32)), **(given | options)
-    )
+    return bnn.check_simulations(KEY, data=(X, np.zeros(12, np.float32)), **(given | options))
 
 
 def test_ranks_of_exact_draws_are_uniform_and_of_others_not(tmp_path):
@@ -89,6 +88,21 @@ def _prior(count):
         "slopes": RNG.normal(size=(count, 2)).astype(np.float32),
         "level": RNG.normal(size=count).astype(np.float32),
     }
+
+
+def test_draws_count_by_their_weights():
+    def weighted(draws):
+        right = {name: each.values for name, each in draws["posterior"].items()}
+        both = {name: np.concatenate([each, each + 100], 1) for name, each in right.items()}
+        logs = np.repeat([[0.0, -80.0]], right["level"].shape[1], axis=1)
+        return draws_of_arrays({"posterior": both, "sample_stats": {"log_weight": logs}})
+
+    found = simulate(fit=lambda *given: weighted(fit(*given)), num_simulations=3)
+    for name, ranks in simulate(num_simulations=3).ranks.items():
+        np.testing.assert_array_equal(found.ranks[name], ranks)
+    posterior = bnn.condition(linear, (X, X[:, 0]))
+    checked = bnn.check_predictive(jax.random.key(0), posterior, weighted(fit(KEY, posterior)))
+    assert abs(checked.posterior).max() < 20
 
 
 @pytest.mark.thorough
