@@ -9,6 +9,7 @@ import numpy as np
 from bnn_ppl.analysis.acquisition import scores as by
 from bnn_ppl.analysis.acquisition.scores import Array
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
@@ -106,6 +107,7 @@ def acquire(
     check_arguments(posterior=posterior, draws=draws)
     check_count("num", num)
     pool = checked_inputs(posterior, pool)
+    targets = None if targets is None else checked_inputs(posterior, targets)
     kept = equally_weighted(draws, _MOST_DRAWS)
     kind, values = _functions(posterior, kept, pool)
     by_score = _checked(score, kind, num, values, minimise)
@@ -199,7 +201,7 @@ def _of_numbers(
     if score == "thompson":
         return _signed(by.thompson(sign * means, num, allow, allowed, seed), sign)
     if score == "ei":
-        best = float(np.nanmax(sign * np.asarray(posterior.rows.examples[1])))
+        best = _largest_y(posterior, sign)
         return by.expected_improvement(sign * means, best, num, allow, allowed)
     noise = _noise(posterior, draws, pool)
     if score == "epig":
@@ -213,6 +215,16 @@ def _of_numbers(
     }
     found = by.by_variance(functions, scores[score], num, allow, allowed)
     return found if score == "variance" else _signed(found, sign)
+
+
+def _largest_y(posterior: Posterior, sign: float) -> float:
+    data, y = posterior.data, posterior.rows.examples[1]
+    if isinstance(data, Stream) and (y := data.ends_of_y()) is None:
+        raise ValueError(
+            "got score='ei' for a stream that reads y with x, expected y by itself, or rows in "
+            "memory: the largest y is not known"
+        )
+    return float(np.nanmax(sign * np.asarray(y)))
 
 
 def _signed(found: by.Chosen, sign: float) -> by.Chosen:

@@ -43,40 +43,47 @@ def batch_bald(probs: Array, num: int, allow: Allow, allowed: Array) -> Chosen:
     rng, found = np.random.default_rng(0), []
     num_draws, num_classes = probs.shape[0], probs.shape[2]
     own, before, known = _entropy(probs).mean(0), 0.0, 0.0
-    joint, mass = np.ones((1, num_draws)), np.ones(1)  # configurations; of which each stands for
+    joint, mass, shift = np.ones((1, num_draws)), np.ones(1), np.zeros(1)  # of configurations
     for step in range(num):
-        score = _joint_entropies(joint, mass, probs) - own - known
+        score = _joint_entropies(joint, mass, shift, probs) - own - known
         best = int(np.argmax(np.where(allowed, score, -np.inf)))
         found.append((best, float(score[best] - before)))
         before, known = float(score[best]), known + float(own[best])
         allowed = allowed & allow(best)
         if num_classes ** (step + 1) <= _MOST_CONFIGURATIONS:
             joint = (joint[:, None] * probs[:, best].T[None]).reshape(-1, num_draws)
-            mass = np.ones(len(joint))
+            mass, shift = np.ones(len(joint)), np.zeros(len(joint))
         else:
-            joint, mass = _sampled(probs, [row for row, _ in found], rng)
+            joint, mass, shift = _sampled(probs, [row for row, _ in found], rng)
     return found
 
 
-def _joint_entropies(joint: Array, mass: Array, probs: Array) -> Array:
+def _joint_entropies(joint: Array, mass: Array, shift: Array, probs: Array) -> Array:
+    """Give entropies of the labels that are taken and of each row's.
+
+    Of each configuration `joint` has the probability by draw over exp(shift), and `mass` is how
+    many it stands for, times exp(shift): products of many probabilities would be 0.
+    """
     found = np.empty(probs.shape[1])
     for start in range(0, probs.shape[1], _ROWS_AT_ONCE):
         part = probs[:, start : start + _ROWS_AT_ONCE]
         each = np.tensordot(joint, part, axes=1) / len(part)  # (configuration, row, class)
-        terms = -each * np.log(np.maximum(each, 1e-300))
+        terms = -each * (np.log(np.maximum(each, 1e-300)) + shift[:, None, None])
         found[start : start + part.shape[1]] = np.tensordot(mass, terms.sum(2), axes=1)
     return found
 
 
-def _sampled(probs: Array, rows: list[int], rng: np.random.Generator) -> tuple[Array, Array]:
-    """Draw labels of the rows, and give their probability by draw and what each stands for."""
+def _sampled(probs: Array, rows: list[int], rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    """Draw labels of the rows, and give what :func:`_joint_entropies` takes."""
     draws = rng.integers(len(probs), size=_MOST_CONFIGURATIONS)
-    joint = np.ones((_MOST_CONFIGURATIONS, len(probs)))
+    logs = np.zeros((_MOST_CONFIGURATIONS, len(probs)))
     for row in rows:
         ends = probs[draws, row].cumsum(1)
         labels = (rng.random((len(draws), 1)) * ends[:, -1:] > ends).sum(1)
-        joint *= probs[:, row, labels].T
-    return joint, 1 / (joint.mean(1) * len(joint))
+        logs += np.log(np.maximum(probs[:, row, labels].T, 1e-300))
+    shift = logs.max(1)
+    joint = np.exp(logs - shift[:, None])
+    return joint, 1 / (joint.mean(1) * len(joint)), shift
 
 
 def epig_of_classes(probs: Array, targets: Array) -> Array:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas
 import pytest
 from logistic import classes_by_a_slope
 
@@ -56,15 +57,26 @@ def test_sampled_entropies_are_close_to_exact_ones(monkeypatch):
     exact = by.batch_bald(probs, 4, alone, EVERY)
     monkeypatch.setattr(by, "_sampled", lambda p, rows, rng, real=by._sampled: real(p, rows, rng))
     rows = [row for row, _ in exact[:3]]
-    joint, mass = by._sampled(probs, rows, np.random.default_rng(0))
+    joint, mass, shift = by._sampled(probs, rows, np.random.default_rng(0))
     every = np.array(
         [
             np.prod([probs[:, row, k] for row, k in zip(rows, labels, strict=True)], 0)
             for labels in product(range(2), repeat=3)
         ]
     )
-    sampled = by._joint_entropies(joint, mass, probs)
-    np.testing.assert_allclose(sampled, by._joint_entropies(every, np.ones(8), probs), atol=0.05)
+    sampled = by._joint_entropies(joint, mass, shift, probs)
+    exact = by._joint_entropies(every, np.ones(8), np.zeros(8), probs)
+    np.testing.assert_allclose(sampled, exact, atol=0.05)
+
+
+def test_entropies_of_many_labels_are_finite(monkeypatch):
+    monkeypatch.setattr(by, "_MOST_CONFIGURATIONS", 200)
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(10), size=(10, 440))
+    found = by._joint_entropies(*by._sampled(probs, [*range(400)], rng), probs[:, 400:])
+    alone = -(probs[:, 400:] * np.log(probs[:, 400:])).sum(2).mean(0)
+    # So many labels tell which draw it is, so that those of other rows tell no more.
+    assert np.ptp(found - alone) < 0.2
 
 
 def test_epig_is_the_mutual_information_of_two_labels():
@@ -135,6 +147,27 @@ def test_draws_count_by_their_weights(run):
     table = bnn.acquire(run[0], draws, POOL, 2).table
     np.testing.assert_allclose(table["sd"], 0.0, atol=1e-6)
     np.testing.assert_allclose(table["mean"], 3 * POOL[table.index, 0], rtol=1e-5)
+
+
+def test_targets_are_given_as_inputs_are(run):
+    expected = bnn.acquire(*run, POOL, score="epig", targets=POOL[:2]).table
+    for targets in (POOL[:2].tolist(), pandas.DataFrame(POOL[:2]), (POOL[:2], None)):
+        found = bnn.acquire(*run, POOL, score="epig", targets=targets).table
+        pandas.testing.assert_frame_equal(found, expected)
+
+
+def test_improvement_is_on_the_largest_y_of_a_whole_stream(run):
+    x = np.zeros((3000, 1), np.float32)
+    y = np.where(np.arange(3000) == 7, 5.0, 0.0).astype(np.float32)
+    streams = bnn.data.stream(x, y), bnn.data.stream(x, y, transform=lambda x, y: (x, y))
+    with pytest.raises(ValueError, match="got score='ei' for a stream that reads y with x"):
+        bnn.acquire(bnn.condition(line, streams[1]), run[1], POOL, score="ei")
+    found, expected = (
+        bnn.acquire(bnn.condition(line, rows), run[1], POOL, score="ei").table
+        for rows in (streams[0], (x, y))
+    )
+    assert streams[0].examples[1].max() == 0
+    pandas.testing.assert_frame_equal(found, expected)
 
 
 def test_classes_are_learnt_where_draws_disagree(run):
