@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import xarray
 
 _DRAWS = 4_096  # of y in all, at least, where there is no closed form
-_MOST_PAIRS = 2**31  # of draws, times rows: beyond these they are drawn too
+_MOST_GAUSSIANS = 1_000  # draws of the weights: all pairs of more take too long
 _NUMBERS_AT_ONCE = 2**24
 
 Scores = tuple[np.ndarray, np.ndarray]  # of each row, and their Monte Carlo errors
@@ -55,8 +55,8 @@ def crps_of(
 
     .. math:: \mathrm{CRPS}(F, y) = \int (F(z) - 1[y \leq z])^2 dz = E|X - y| - \frac12 E|X - X'|
 
-    Exact for Gaussians (Grimit, Gneiting, Berrocal & Johnson, 2006), a pair of draws at a time;
-    otherwise by at least 4,096 draws of y, with its Monte Carlo error.
+    Exact for Gaussians (Grimit, Gneiting, Berrocal & Johnson, 2006), a pair of draws at a time, of
+    at most 1,000 draws; otherwise by at least 4,096 draws of y, with its Monte Carlo error.
 
     Returns
     -------
@@ -92,8 +92,7 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     shares, num_rows = jnp.asarray(weights.ravel(), float), len(y)
     first, _ = next(iter(in_blocks(sites, weights)))
-    exact = _is_gaussian(predictive_of(posterior), first, x)
-    exact &= weights.size**2 * y.size <= _MOST_PAIRS
+    exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(predictive_of(posterior), first, x)
     each = 1 if exact else -(-_DRAWS // weights.size)
     drawing = with_arguments(_drawn, targeted=with_targets(posterior), num_draws=each)
     of_block = compiled(distributions_of if exact else drawing, posterior)

@@ -12,6 +12,7 @@ from marks import quick_first
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.distributions import crps
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 RNG = np.random.default_rng(0)
@@ -69,6 +70,17 @@ def test_the_score_of_gaussians_is_exact(weighted):
     assert "crps" not in bnn.predict(posterior, draws, (X, REAL))
     parts = bnn.predict(posterior, draws, (X, REAL), batch_size=4, crps=True)
     np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
+
+
+def test_whether_the_score_is_exact_depends_on_the_number_of_draws_alone(monkeypatch):
+    monkeypatch.setattr(crps, "_of_gaussians", lambda each, shares, y: (np.zeros(len(y)),) * 2)
+    x, y = np.ones((2_200, 2), np.float32), np.zeros(2_200, np.float32)
+    posterior = conditioned(lambda f, sd, x: dist.Normal(f, sd), y, x)
+    for num_draws, num_rows, exact in ((1_000, 2_200, True), (1_001, 2, False)):
+        values = {"w": np.zeros((1, num_draws, 2), np.float32), "sd": np.ones((1, num_draws))}
+        draws = draws_of_arrays({"posterior": values})
+        found = bnn.predict(posterior, draws, (x[:num_rows], y[:num_rows]), crps=True)
+        assert (found.crps_mcse == 0).all() == exact
 
 
 @pytest.mark.thorough
