@@ -97,6 +97,8 @@ class StoredRun(NamedTuple):
         )
 
     def _values(self, values: "xarray.DataArray") -> "xarray.DataArray":
+        if values.dtype.kind in "iu":  # counts, which have no other units
+            return values
         name, scale, values = str(values.name), np.asarray(self.data.y_scale), values.astype(float)
         nats = np.log(scale) if "output" in values.dims else np.log(scale).sum()
         if name in ("mean", "y"):

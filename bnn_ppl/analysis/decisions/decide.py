@@ -86,21 +86,33 @@ def decide(
             "bnn_ppl.decisions"
         )
     outcomes = outcomes_of(prediction)
+    if actions is not None and not len(actions):
+        raise ValueError("got no actions, expected some to choose from: list them")
     if isinstance(loss, newsvendor) and actions is None:
         return _dataset(_by_quantile(outcomes, loss), outcomes)
-    if actions is None and isinstance(loss, costs):
-        candidates, table = loss.of(outcomes.classes_of_table(loss.num_classes))
-        found = _among(outcomes.by_number(), table, range(len(candidates)))
-        return _dataset(_renamed(found, candidates), outcomes)
+    if isinstance(loss, costs):
+        return _dataset(_by_table(outcomes, loss, actions), outcomes)
     if actions is None and isinstance(loss, alarm | reject):
         actions = loss.actions(outcomes.classes)
     if actions is None:
         actions = _usual(outcomes)
     if actions is None:
         return _dataset(_searched(outcomes, loss), outcomes)
-    if not len(actions):
-        raise ValueError("got no actions, expected some to choose from: list them")
     return _dataset(_renamed(_among(outcomes, loss, actions), actions), outcomes)
+
+
+def _by_table(outcomes: Outcomes, loss: costs, actions: Sequence[Any] | Array | None) -> _Found:
+    """Choose among the rows of a table of costs, all or those listed by name or number."""
+    names, table = loss.of(outcomes.classes_of_table(loss.num_classes))
+    actions = names if actions is None else list(actions)
+    rows = [names.index(each) if each in names else each for each in actions]
+    wrong = [each for each in rows if each not in range(len(names))]
+    if wrong:
+        raise ValueError(
+            f"got the action {wrong[0]!r} with costs of {', '.join(map(str, names))}, expected "
+            "one of these, or the number of its row: list some"
+        )
+    return _renamed(_among(outcomes.by_number(), table, rows), actions)
 
 
 def _usual(outcomes: Outcomes) -> Sequence[Any] | None:
@@ -109,7 +121,7 @@ def _usual(outcomes: Outcomes) -> Sequence[Any] | None:
         raise ValueError(
             "got y of several outputs without actions, expected a list of some: give actions="
         )
-    if outcomes.is_of_probabilities:
+    if outcomes.is_of_classes:
         return outcomes.classes
     if outcomes.y.dtype.kind not in "iu":
         return None

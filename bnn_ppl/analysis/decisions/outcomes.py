@@ -41,15 +41,22 @@ class Outcomes(NamedTuple):
         """Whether y has several outputs."""
         return self.y.ndim > 2
 
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether y is classes: of probabilities, or drawn ones that have names."""
+        if self.is_of_probabilities or self.classes is None:
+            return self.is_of_probabilities
+        return self.y.dtype.kind not in "iu" or self.classes != tuple(range(len(self.classes)))
+
     def classes_of_table(self, count: int) -> tuple[Any, ...] | None:
         """Give the classes; of draws of numbers as many as a table has, whatever was drawn."""
-        if self.classes is None or self.is_of_probabilities or isinstance(self.classes[0], str):
+        if self.classes is None or self.is_of_classes:
             return self.classes
         return tuple(range(max(count, int(self.y.max()) + 1)))
 
     def by_number(self) -> "Outcomes":
         """Give classes by their numbers in place of their names."""
-        if self.y.dtype.kind in "iu" and not self.is_of_probabilities:
+        if not self.is_of_classes:
             return self
         assert self.classes is not None
         numbers = {name: number for number, name in enumerate(self.classes)}

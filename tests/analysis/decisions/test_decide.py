@@ -1,6 +1,8 @@
 """Decisions against closed forms, and what they refuse."""
 
+import json
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -10,7 +12,9 @@ import xarray
 from scipy import stats
 
 import bnn_ppl as bnn
+from bnn_ppl._stored import StoredRun
 from bnn_ppl.analysis.decisions import alarm, costs, newsvendor, reject
+from bnn_ppl.storage.arviz_versions import draws_of_groups
 
 RNG = np.random.default_rng(0)
 MEAN, SD = np.array([3.0, -1.0, 10.0]), np.array([1.0, 2.0, 0.5])
@@ -96,6 +100,30 @@ def test_draws_of_classes_count_as_their_shares():
     np.testing.assert_array_equal(found.action, drawn.mean(0) > 1 / 3)
     assert bnn.decide(np.zeros((9, 2), int), costs(np.eye(3))).action.values.tolist() == [1, 1]
     assert bnn.decide(RNG.poisson(3.0, (99, 2)), lambda a, y: abs(a - y)).action.dtype.kind == "i"
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], [10, 20, 30]])
+def test_draws_of_classes_count_by_their_names(names):
+    numbers = RNG.integers(0, 3, (1, 40, 5))
+    y = xarray.Dataset({"y": (("chain", "draw", "row"), numbers)})
+    drawn = draws_of_groups({"posterior_predictive": y}, {"class_names": json.dumps(names)})
+    expected = np.array(names)[(numbers[0, ..., None] == np.arange(3)).sum(0).argmax(1)]
+    table = 1 - np.eye(3)
+    for loss in (lambda action, y: (y != action) * 1.0, costs(table)):
+        for actions in (None, names):
+            np.testing.assert_array_equal(bnn.decide(drawn, loss, actions).action, expected)
+    by_row = bnn.decide(drawn, costs(table), [0, 1, 2]).action
+    np.testing.assert_array_equal(np.array(names)[by_row], expected)
+    with pytest.raises(ValueError, match="got the action 'd' with costs of .*, expected one"):
+        bnn.decide(drawn, costs(table), [names[0], "d"])
+
+
+def test_counts_of_a_stored_run_stay_whole_numbers():
+    y = xarray.Dataset({"y": (("chain", "draw", "row"), RNG.poisson(3.0, (1, 40, 5)))})
+    data = SimpleNamespace(num_classes=None, y_mean=0.0, y_scale=1.0, output_names=None)
+    drawn = draws_of_groups({"posterior_predictive": y}, {})
+    found = bnn.decide(StoredRun(None, data, False).in_units(drawn), lambda a, y: (a - y) ** 2)
+    assert found.action.dtype.kind == "i"
 
 
 def test_listed_actions_and_several_outputs():
