@@ -259,7 +259,7 @@ def equally_weighted(draws: "arviz.InferenceData", num_draws: int) -> "arviz.Inf
     if "log_weight" not in draws.get("sample_stats", {}):
         return thinned(draws, num_draws)
     sizes = draws["posterior"].sizes
-    some = draws.isel(chain=evenly(sizes["chain"], num_draws))
+    some: Any = draws.isel(chain=evenly(sizes["chain"], num_draws))
     each = min(sizes["draw"], num_draws // some["posterior"].sizes["chain"])
     kept = draws_at(some, np.stack([by_weight(own, each) for own in weights_of(some)]))
     return with_groups(kept, sample_stats=kept["sample_stats"].drop_vars("log_weight"))

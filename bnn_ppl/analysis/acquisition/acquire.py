@@ -218,7 +218,8 @@ def _of_numbers(
 
 
 def _largest_y(posterior: Posterior, sign: float) -> float:
-    data, y = posterior.data, posterior.rows.examples[1]
+    data: Any = posterior.data
+    y: Any = posterior.rows.examples[1]
     if isinstance(data, Stream) and (y := data.ends_of_y()) is None:
         raise ValueError(
             "got score='ei' for a stream that reads y with x, expected y by itself, or rows in "

@@ -162,7 +162,7 @@ def loo(
     rows = np.flatnonzero(counts > 0)
     kept = thinned(draws, max(LEAST_DRAWS, _MOST_VALUES // len(rows)))
     given = log_likelihoods(posterior, kept, rows, progress=progress)
-    efficiency = relative_efficiency(kept, np.exp(given))
+    efficiency = relative_efficiency(kept, given)
     values = given.reshape(-1, len(rows)).T  # (row, draw)
     exponents = counts[rows] / posterior.density.temperature
     elpd, k, error = (np.empty(len(rows)) for _ in range(3))

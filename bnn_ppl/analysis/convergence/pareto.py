@@ -105,7 +105,8 @@ def _log_probs(targeted: Callable, predictive: Predictive, block: Tree, x: Tree,
 def relative_efficiency(draws: Any, values: Array) -> float:
     """Give how many independent draws one draw of a chain is worth for values (chain, draw, ...).
 
-    The mean over at most 200 of them; 1 for independent draws of a fit.
+    The mean over at most 200 of them; 1 for independent draws of a fit. Only the ranks matter, so
+    that of logs is that of densities.
     """
     if are_fits(draws):
         return 1.0

@@ -9,10 +9,11 @@ from marks import quick_first
 from scipy.stats import norm
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.comparison import loo as comparison
 from bnn_ppl.analysis.comparison import moment_matching
 from bnn_ppl.analysis.comparison.loo import averaged
 from bnn_ppl.analysis.comparison.moment_matching import Affine, Kind, cannot_move
-from bnn_ppl.analysis.convergence.pareto import pareto_smoothed
+from bnn_ppl.analysis.convergence.pareto import log_likelihoods, pareto_smoothed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -151,6 +152,20 @@ def test_the_errors_of_estimates_are_those_over_repetitions():
     found, told = averaged(log_weights, values, 1.0)
     np.testing.assert_allclose(told.mean(), found.std(), rtol=0.08)
     np.testing.assert_allclose(averaged(log_weights, values, 0.25)[1], 2 * told)
+
+
+def test_the_errors_of_rows_of_small_density_count_what_draws_are_worth(monkeypatch):
+    posterior, draws = run(2, num_draws=100)
+    slopes = np.sort(draws["posterior"]["slopes"].values, 1)  # draws that depend on each other
+    draws = draws_of_arrays({"posterior": {"slopes": slopes}})
+    expected = bnn.loo(posterior, draws, match_moments=False).error
+
+    def lower(*given, **options):
+        return log_likelihoods(*given, **options) - 1_000
+
+    monkeypatch.setattr(comparison, "log_likelihoods", lower)
+    found = bnn.loo(posterior, draws, match_moments=False).error
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_draws_of_a_fitted_distribution_are_not_moved():
