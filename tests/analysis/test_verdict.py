@@ -118,6 +118,26 @@ def test_inputs_far_from_standardised_are_the_advice():
         assert f"scale the inputs to mean 0 and sd 1 ({words}" in found.text
 
 
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (lambda mean: dist.Exponential(1 / mean), "divide the y by its mean (got an sd of"),
+        (lambda mean: dist.Normal(mean, 1.0), "scale the y to mean 0 and sd 1 (got an sd of"),
+    ],
+)
+def test_y_is_to_be_scaled_as_its_support_allows(law, words):
+    def model(x, y=None):
+        level = numpyro.sample("level", dist.Normal(0, 9))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(jnp.exp(level) * jnp.ones(len(x))), obs=y)
+
+    with warnings.catch_warnings(action="ignore"):
+        posterior = bnn.condition(model, (X[:50], RNG.poisson(500, 50) * np.repeat([1.0, 2.0], 25)))
+    level = np.array([[4.0], [7.0]]) + 0.1 * RNG.normal(size=(2, 100))
+    text = bnn.verdict(posterior, draws_of_arrays({"posterior": {"level": level}})).text
+    assert words in text and ("y to mean 0" in text) == ("y to mean 0" in words)
+
+
 def softmax(x, y=None):
     scale = numpyro.sample("scale", dist.Normal(0, 3))
     with numpyro.plate("data", len(x)):

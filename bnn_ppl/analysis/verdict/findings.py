@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpyro.distributions import constraints
 
 from bnn_ppl.analysis.convergence.bounds import sites_on_bounds
 from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.evidence import gap
 from bnn_ppl.analysis.convergence.function_convergence import Mixing
-from bnn_ppl.analysis.verdict.training_rows import RowSample
+from bnn_ppl.analysis.verdict.training_rows import RowSample, support_of_y
 from bnn_ppl.methods.training.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
@@ -91,22 +92,30 @@ def of_values(sample: RowSample, draws: Any) -> Iterator[Finding]:
         )
 
 
-def scale_advice(sample: RowSample) -> str | None:
-    """Say which data are far from mean 0 and sd 1, if any are."""
-    arrays = [("inputs", leaf) for leaf in jax.tree.leaves(sample.x)]
-    for name, leaf in [*arrays, ("y", sample.y)]:
-        values = np.asarray(leaf)
-        if values.dtype.kind != "f":
-            continue
-        columns = values.astype(float).reshape(len(values), -1)
-        sd, mean = columns.std(0), np.abs(columns.mean(0))
-        if (sd > FAR_FROM_STANDARD).any():
-            return f"scale the {name} to mean 0 and sd 1 (got an sd of {sd.max():.4g})"
-        # A column of ones is as it should be.
-        far = (mean > FAR_FROM_STANDARD * sd) & (mean > 1)
-        if far.any():
-            return f"scale the {name} to mean 0 and sd 1 (got a mean of {mean[far].max():.4g})"
-    return None
+def scale_advice(posterior: Posterior, sample: RowSample) -> str | None:
+    """Say which data are far from mean 0 and sd 1, if any are that can be scaled."""
+    far = next(filter(None, map(_far, jax.tree.leaves(sample.x))), None)
+    if far is not None:
+        return f"scale the inputs to mean 0 and sd 1 ({far})"
+    far = _far(sample.y)
+    support = None if far is None else support_of_y(posterior, sample)
+    if support is constraints.real:
+        return f"scale the y to mean 0 and sd 1 ({far})"
+    return f"divide the y by its mean ({far})" if support is constraints.positive else None
+
+
+def _far(leaf: Any) -> str | None:
+    """Say how far numbers are from mean 0 and sd 1, if they are."""
+    values = np.asarray(leaf)
+    if values.dtype.kind != "f":
+        return None
+    columns = values.astype(float).reshape(len(values), -1)
+    sd, mean = columns.std(0), np.abs(columns.mean(0))
+    if (sd > FAR_FROM_STANDARD).any():
+        return f"got an sd of {sd.max():.4g}"
+    # A column of ones is as it should be.
+    far = (mean > FAR_FROM_STANDARD * sd) & (mean > 1)
+    return f"got a mean of {mean[far].max():.4g}" if far.any() else None
 
 
 # --- chains

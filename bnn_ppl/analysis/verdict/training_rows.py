@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
@@ -17,12 +18,15 @@ from bnn_ppl.analysis.prediction.per_draw import (
     center_and_sd,
     compiled,
     of_draws,
+    predictive_of,
     probs_or_mean,
+    told_of_first,
     with_arguments,
     with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.missing_targets import any_missing, log_prob_of_known
+from bnn_ppl.model.program.missing_targets import any_missing, log_prob_of_known, uncensored
+from bnn_ppl.model.trace import element_support
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of, with_points_of
 
@@ -178,6 +182,17 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
     except NotImplementedError:  # an improper prior cannot be sampled
         return True
     return bool(np.ptp(np.asarray(center), axis=0).any())
+
+
+def support_of_y(posterior: Posterior, sample: RowSample) -> Any:
+    """Give the support of a number of y, by a draw."""
+    first = {site: values[:1, :1] for site, values in sample.sites.items()}
+    block, _ = next(in_blocks(sites_to_judge(posterior, first), np.ones((1, 1))))
+
+    def tell(law: dist.Distribution) -> Any:
+        return element_support(uncensored(law).support)
+
+    return told_of_first(predictive_of(posterior), block, sample.x, tell)
 
 
 def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:

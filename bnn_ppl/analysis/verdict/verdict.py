@@ -103,7 +103,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     posterior = with_points_of(draws, posterior.whole)
     if posterior.rows.targets is not None:
         return _of_sites(posterior, draws)
-    sample = predict_training_rows(predicting(posterior, draws), draws)
+    predicted = predicting(posterior, draws)
+    sample = predict_training_rows(predicted, draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     several = sampled or len(sample.center) > 1
     # Each fit of an ensemble may have a noise of its own.
@@ -123,7 +124,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
         found += of_bounds(posterior, sample)
         if sample.kind == "mean" and "bound" in {finding.kind for finding in found}:  # says why
             found = [finding for finding in found if finding.kind != "unsure"]
-    advice = scale_advice(sample)
+    advice = scale_advice(predicted, sample)
     if advice is not None:
         found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
