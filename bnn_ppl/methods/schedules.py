@@ -114,9 +114,14 @@ def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
     Raises
     ------
     ValueError
-        If the method was given its step size, or a count is out of range.
+        If the method takes all rows or was given its step size, or a count is out of range.
     """
     check_count("cycle_length", cycle_length)
+    if method.all_rows:
+        raise ValueError(
+            f"got {method.settings.get('method', 'a method')}, which takes all rows, expected a "
+            "sampler on minibatches, such as sgld(posterior)"
+        )
     if method.settings.get("step_size", 0.0) is not None:
         raise ValueError(
             f"got {method.settings.get('method', 'a method')} with a step size of its own, "

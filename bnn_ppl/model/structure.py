@@ -52,7 +52,7 @@ class Observed(NamedTuple):
     name: str
     num_classes: int | None  # where it has some
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
-    factors: tuple[str, ...]  # that are part of the prior
+    factors: tuple[str, ...]  # that are part of the prior, and its scaled or masked sites
     is_whole: bool  # whether one of these is of the data
     is_factor: bool  # whether it is a factor, which has no distribution of y
 
@@ -127,7 +127,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
         of_prior = factors(trace, of_rows=False)
-        names.extend(_named(of_prior))
+        names.extend(_named([*of_prior, *filter(_is_not_drawn_as_scored, latent)]))
         return [site["fn"] for site in observed], [log_prob(site) for site in of_prior]
 
     def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
@@ -189,6 +189,11 @@ class _Likelihood(NamedTuple):
 
 def _named(sites: list[dict]) -> list[str]:
     return [site["name"] for site in sites]
+
+
+def _is_not_drawn_as_scored(site: dict) -> bool:
+    """Whether a latent site is scaled or masked, which changes its density but not its draws."""
+    return site["scale"] is not None or isinstance(innermost(site["fn"]), dist.MaskedDistribution)
 
 
 def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:

@@ -325,8 +325,14 @@ def _by_row(trace: dict) -> Array:
 
 
 def _row_scale(trace: dict) -> Array | None:
-    observed = observed_sites(trace)
-    return _scale_of_rows(observed[0]) if len(observed) == 1 else None
+    """Give the scale of each row; of several likelihoods one that they share, without masks."""
+    likelihood = [*observed_sites(trace), *factors(trace, of_rows=True)]
+    first = likelihood[0]
+    if len(likelihood) == 1:
+        return _scale_of_rows(first)
+    shared = all(site["scale"] is first["scale"] for site in likelihood)
+    unmasked = {**first, "fn": dist.Unit(jnp.zeros(first["fn"].batch_shape))}
+    return _scale_of_rows(unmasked) if shared else None
 
 
 def _scale_of_rows(observed: dict) -> Array | None:

@@ -1,5 +1,6 @@
 """Settings at the edges: long cycles, trials of rates, particles, points, temperatures."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -197,3 +198,40 @@ def test_anchors_move_with_a_scale_that_is_learnt():
     draws = bnn.run(jax.random.key(0), posterior, method, num_warmup=500, **FEW | {"num_chains": 4})
     mean = (1 + 20) / (1 + (weights**2).sum() / 2)  # of the posterior, nearly
     np.testing.assert_allclose(draws.posterior["precision"], mean, rtol=0.6)
+
+
+@pytest.mark.parametrize("method", ["laplace", "tempered_smc", "parallel_tempering"])
+def test_a_prior_that_is_scaled_is_refused_where_draws_of_it_are_needed(method):
+    def model(x, y=None):
+        with numpyro.handlers.scale(scale=16.0):
+            w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, Y))
+    with pytest.raises(ValueError, match="got the factor or scale of 'w' for"):
+        getattr(bnn, method)(posterior)
+
+
+@pytest.mark.parametrize("own, expected", [(1.0, 4.0), (3.0, None)])
+def test_a_scale_that_several_sites_share_is_that_of_the_row(own, expected):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("rows", len(x)), numpyro.handlers.scale(scale=4.0):
+            numpyro.sample("a", dist.Normal(x @ w, 0.3), obs=y["a"])
+            with numpyro.handlers.scale(scale=own) if own > 1 else nullcontext():
+                numpyro.sample("b", dist.Normal(x @ w, 0.3), obs=y["b"])
+
+    posterior = bnn.condition(model, (X, {"a": Y, "b": Y}))
+    terms = posterior.density.terms({"w": jnp.zeros(2)}, posterior.rows.examples)
+    np.testing.assert_equal(terms.row_scale, expected and np.full(40, expected))
+
+
+def test_samplers_of_minibatches_alone_have_cycles_and_centres(posterior):
+    with pytest.raises(ValueError, match="got hmc, which takes all rows, expected a sampler"):
+        bnn.schedules.in_cycles(bnn.hmc(posterior), 100, 50)
+    streamed = bnn.condition(linear, bnn.data.stream(X, Y))
+    with pytest.raises(ValueError, match="got a stream of 40 rows, expected rows in memory"):
+        bnn.control_variates(streamed, bnn.sgld(streamed, 1e-3))
+    with pytest.raises(ValueError, match="got friction=<function"):
+        bnn.sgnht(posterior, 1e-3, friction=lambda count: 0.1)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import xarray
 
 _DRAWS = 4_096  # of y in all, at least, where there is no closed form
-_MOST_GAUSSIANS = 1_000  # draws of the weights: all pairs of more take too long
+_MOST_GAUSSIANS = 500  # draws of the weights: all pairs of more take too long
 _NUMBERS_AT_ONCE = 2**24
 
 Scores = tuple[np.ndarray, np.ndarray]  # of each row, and their Monte Carlo errors
@@ -56,7 +56,7 @@ def crps_of(
     .. math:: \mathrm{CRPS}(F, y) = \int (F(z) - 1[y \leq z])^2 dz = E|X - y| - \frac12 E|X - X'|
 
     Exact for Gaussians (Grimit, Gneiting, Berrocal & Johnson, 2006), a pair of draws at a time, of
-    at most 1,000 draws; otherwise by at least 4,096 draws of y, with its Monte Carlo error.
+    at most 500 draws; otherwise by at least 4,096 draws of y, with its Monte Carlo error.
 
     Returns
     -------

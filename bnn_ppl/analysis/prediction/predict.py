@@ -90,7 +90,7 @@ def predict(
         `batch_size` rows, where it does not fit in memory. It appears once it is complete.
     crps
         Whether to add the continuous ranked probability score of y, for numbers and counts:
-        ``crps``, exact for Gaussians of at most 1,000 draws, otherwise by at least 4,096 draws of
+        ``crps``, exact for Gaussians of at most 500 draws, otherwise by at least 4,096 draws of
         y with a Monte Carlo standard error ``crps_mcse``; in the units of y, and NaN where y is
         censored. Not with `folder`.
 

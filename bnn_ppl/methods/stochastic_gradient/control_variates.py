@@ -14,6 +14,7 @@ from bnn_ppl.methods.training.training_lengths import usual_batch_size
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import recipe_of
+from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.compilation.branches import where_needed
 
@@ -102,6 +103,11 @@ def control_variates(
         )
     if name in _OWN_NOISE and method.settings["step_size"] is None:
         raise ValueError(f"got {name} without step_size, expected one: its search knows no centre")
+    if isinstance(posterior.rows.full_batch, StreamedRows):
+        raise ValueError(
+            f"got a stream of {posterior.num_rows} rows, expected rows in memory: use {name} "
+            "without control variates"
+        )
     if posterior.rows.batch_statistics is not None:
         raise ValueError(
             "got batch normalisation in train mode, expected rows that do not interact"

@@ -10,7 +10,7 @@ import optax
 
 from bnn_ppl.methods.defaults import MINIBATCHES
 from bnn_ppl.methods.method import Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
     Kernel,
@@ -19,6 +19,7 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     with_step_size,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_positive
 
 Array = jax.Array
 Tree = Any
@@ -70,7 +71,7 @@ def sgnht(
     """
     from blackjax.sgmcmc import sgnht as kernels
 
-    check_rate("friction", friction)
+    check_positive("friction", friction)
     thermostat = kernels.build_kernel(friction)
     settings = {"method": "sgnht", "friction": friction}
 

@@ -162,7 +162,7 @@ def _tuned_move(
 ) -> tuple[SmileChain, dict[str, Array]]:
     """Take a step in units of S; measure its energy error if `measured`."""
     dims, (length, precondition) = posterior.num_weights, options
-    noise = jax.tree.map(jnp.divide, gradient_variance(posterior, mass, batch), mass)
+    variance = gradient_variance(posterior, mass, batch)
     if not precondition:
         mean = optax.tree.sum(mass) / dims
         mass = jax.tree.map(lambda m: jnp.broadcast_to(mean, m.shape), mass)
@@ -173,7 +173,7 @@ def _tuned_move(
         return new, info | {"instability": instability}
     before, after = (posterior.logdensity(at.position, batch) for at in (chain, new))
     error = (gained - after + before) ** 2 / dims
-    mean_noise = optax.tree.sum(noise) / dims
+    mean_noise = optax.tree.sum(jax.tree.map(jnp.divide, variance, mass)) / dims
     bias = _OF_ENERGY_ERROR * error ** (1 / 3) + _OF_NOISE * size**2 * mean_noise / dims
     return new, info | {
         "instability": jnp.maximum(instability, jnp.abs(gained - after + before) / dims),
