@@ -71,9 +71,13 @@ def _checksum(content: JSON) -> str:
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
-def damaged(path: Path, what: str) -> ValueError:
+class DamagedError(ValueError):
+    """What a folder holds is not as a run left it."""
+
+
+def damaged(path: Path, what: str) -> DamagedError:
     """Make the error that says what is wrong with a file."""
-    return ValueError(
+    return DamagedError(
         f"got {str(path)!r}, which is damaged or not a run's ({what}), expected a file as a run "
         "left it: copy the folder again, or name another"
     )

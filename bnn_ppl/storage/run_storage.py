@@ -19,7 +19,7 @@ from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.chain_arrays import STATISTICS, remove_fitted, write_by_chain, write_fitted
 from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
 from bnn_ppl.storage.draws_zarr.zarr_writer import Records
-from bnn_ppl.storage.files import JSON, RUN, damaged, storing
+from bnn_ppl.storage.files import JSON, RUN, DamagedError, damaged, storing
 from bnn_ppl.storage.inference_data import with_all_stats
 from bnn_ppl.storage.phase_state import (
     PhaseFolder,
@@ -162,7 +162,7 @@ class FolderRecorder(Recorder):
         if self._header is not None:
             return
         if zarr_reader.count_draws(path):
-            raise ValueError(
+            raise DamagedError(
                 f"got draws in {str(path)!r} without the state.json to resume them from, expected "
                 "both or neither: copy it too, or name another folder"
             )
@@ -215,7 +215,7 @@ class FolderRecorder(Recorder):
         done = Progress(**header["progress"])
         stored = zarr_writer.num_published(self._writer)
         if done.draws > stored:
-            raise ValueError(
+            raise DamagedError(
                 f"got {stored} draws in {str(self._path)!r}, expected the {done.draws} that its "
                 "state follows: the folder was changed, copy it again"
             )

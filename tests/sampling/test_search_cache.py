@@ -1,6 +1,9 @@
 """What a search has found is found again for the same model and rows, and for no others."""
 
+import subprocess
+import sys
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import jax
@@ -13,8 +16,10 @@ from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search, search_cache, structure
+from bnn_ppl.sampling.search.fits import Search
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.sampling.search.search_cache import SearchCache
+from bnn_ppl.storage.files import damaged
 
 X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
 Y = np.sin(3 * X[:, 0])
@@ -173,3 +178,57 @@ def test_a_structure_is_chosen_once_if_there_was_time_for_all(monkeypatch):
     assert first == again == cut_short and first.best.hidden == (2, 2) and tried.call_count == 6
     choose((X, -Y))
     assert tried.call_count == 8
+
+
+# --- searches kept in a folder
+
+
+def test_a_search_that_another_process_makes_is_refused(tmp_path):
+    """The run would take the usual scale, and remove what the other has found so far."""
+    place = tmp_path / "search"
+    place.mkdir()
+    script = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(place / "state.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="another process writes to"):
+            scale_or_usual(at_scale, 1.0, folder=place)
+        other.stdin.close()
+
+
+def test_a_damaged_fit_begins_again(tmp_path):
+    calls = []
+
+    def fit(*_, folder, **__):
+        calls.append(folder.exists())
+        if len(calls) == 1:
+            raise damaged(folder / "state.json", "it is not JSON")
+        return SimpleNamespace(attrs={})
+
+    search = Search.of(fit, "prior scale", tmp_path)
+    place = search.folder("mode-1")
+    place.mkdir()
+    with pytest.warns(UserWarning, match="damaged.*this fit begins again"):
+        search.run(None, None, None, folder=place)
+    assert calls == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "scale"), [(scale_search.NoEvidenceError, 1.0), (ValueError, None)]
+)
+def test_without_a_laplace_approximation_the_scale_is_the_usual_one(search, error, scale):
+    search.side_effect = error("words")
+    if scale is None:
+        with pytest.raises(ValueError, match="words"):
+            found()
+    else:
+        assert found() == scale
+
+
+def test_an_error_of_laplace_says_that_there_is_none(monkeypatch):
+    monkeypatch.setattr(scale_search, "laplace", Mock(side_effect=NotImplementedError("words")))
+    with pytest.raises(scale_search.NoEvidenceError, match="words"):
+        scale_search._evidence(at_scale(1.0), None, None)

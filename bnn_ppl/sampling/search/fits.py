@@ -1,9 +1,11 @@
 """The fits of a search for a setting: where they are kept, and how long they may take."""
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +13,12 @@ import jax
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import warn
+from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.interrupts import deadline
 from bnn_ppl.runtime.progress import Show, phases_named
+from bnn_ppl.storage.checkpoint import lock
+from bnn_ppl.storage.files import DamagedError
 
 Run = Callable[..., Any]  # bnn_ppl.run, which itself searches for a scale
 
@@ -45,6 +51,20 @@ class Search(NamedTuple):
         return None if self.place is None else Path(self.place) / fit
 
     @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse a search that another process makes at the same place."""
+        if self.place is None:
+            yield
+            return
+        make_folder(Path(self.place))
+        held = lock(Path(self.place))
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.close()
+
+    @contextmanager
     def told(self, part: str) -> Iterator[None]:
         """Show the progress of fits as that of a part of the search."""
         with phases_named(f"{self.wanted}, {part}"):
@@ -74,7 +94,8 @@ class Search(NamedTuple):
         if left <= 0:
             raise self._too_late()
         end = time.monotonic() + left
-        found = self.run_fit(
+        fit = partial(
+            self.run_fit,
             key,
             posterior,
             method,
@@ -84,6 +105,7 @@ class Search(NamedTuple):
             verdict=False,
             **options,
         )
+        found = anew_if_damaged(fit, options.get("folder"))
         if "stopped" in found.attrs and time.monotonic() < end:
             raise KeyboardInterrupt
         return found
@@ -94,3 +116,15 @@ class Search(NamedTuple):
             f"got max_minutes that passed in the search for the {self.wanted}, expected more: "
             f"give more minutes{how}"
         )
+
+
+def anew_if_damaged(fit: Callable[[], Any], folder: Path | None) -> Any:
+    """Make a fit; where what is kept of it is damaged, begin it again."""
+    try:
+        return fit()
+    except DamagedError as error:
+        if folder is None:
+            raise
+        warn(f"{str(error).partition(', expected')[0]}: this fit begins again")
+    shutil.rmtree(folder)
+    return fit()

@@ -4,7 +4,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +25,7 @@ from bnn_ppl.runtime.interrupts import minutes_until
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.search.evidence import precision_multipliers
-from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
+from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search, anew_if_damaged
 from bnn_ppl.sampling.search.search_cache import SearchCache
 from bnn_ppl.sampling.setup.initial_states import positions_from
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
@@ -42,6 +44,10 @@ _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come
 
 MOST_STEPS = NUM_CHAINS * _NUM_STEPS * (NUM_ROUNDS + _MORE_ROUNDS)  # of a whole search
 MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
+
+
+class NoEvidenceError(ValueError):
+    """There is no Laplace approximation of a model, and so none of its evidence."""
 
 
 def is_searched(posterior: Posterior) -> bool:
@@ -70,15 +76,12 @@ def scale_or_usual(
         if (known := cache.read()) is not None:
             return known
         scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
-    except OtherRunError:  # of other rows, say
-        raise
     except TimeoutError:
         if limits.get("progress") is True:
             words = f"no time to find the scale of the prior: the usual one, {usual:.3g}"
             print(words, file=sys.stderr, flush=True)
         return usual
-    except (ValueError, TypeError, NotImplementedError):
-        # There is no Laplace approximation of this model.
+    except NoEvidenceError:
         return usual
     if not search.is_over():  # with more time it could be another
         cache.write(scale)
@@ -161,6 +164,17 @@ def search_scale(
     """Search as :func:`bnn_ppl.prior_scale` says."""
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
+    with search.alone():
+        return _scale_of_rounds(search, key, posterior_at, start, num_rounds)
+
+
+def _scale_of_rounds(
+    search: Search,
+    key: jax.Array,
+    posterior_at: Callable[[float], Posterior],
+    start: float,
+    num_rounds: int,
+) -> float:
     log_scale, known, evidence, modes, changes = math.log(start), None, None, None, [0.0]
     further = (jax.random.fold_in(key, number) for number in range(_MORE_ROUNDS))
     for number, round_key in enumerate([*jax.random.split(key, num_rounds), *further], 1):
@@ -171,7 +185,8 @@ def search_scale(
         with search.told(f"round {number} of {max(number, num_rounds)}"):
             place = search.folder(f"mode-{number}")
             posterior = posterior_at(math.exp(log_scale))
-            posterior = fit_points(round_key, posterior, folder=place, progress=search.progress)
+            fit = partial(fit_points, round_key, posterior, folder=place, progress=search.progress)
+            posterior = anew_if_damaged(fit, place)
             posterior = posterior if known is None else like(posterior, known)
             evidence = _evidence(posterior, known, evidence)  # or is refused
             modes, multipliers = _round(search, round_key, posterior, evidence, modes, number)
@@ -191,7 +206,19 @@ def _evidence(posterior: Posterior, known: Posterior | None, built: Method | Non
         alike = own is not None and other is not None and own.make is other.make
         if alike and numbers_to_run(posterior, built)[1] is not None:
             return built
-    return laplace(posterior, prior_precision="marginal_likelihood")
+    with _supported():
+        return laplace(posterior, prior_precision="marginal_likelihood")
+
+
+@contextmanager
+def _supported() -> Iterator[None]:
+    """Say of an error in a Laplace approximation that there is none of the model."""
+    try:
+        yield
+    except OtherRunError:  # of other rows, say
+        raise
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise NoEvidenceError(str(error)) from error
 
 
 def _round(
@@ -202,10 +229,11 @@ def _round(
     place, num_steps = search.folder(f"mode-{number}"), _num_steps(posterior, to_mode)
     modes = search.run(key, posterior, to_mode, init=modes, folder=place, num_warmup=num_steps)
     # Training that was out of time has come close enough for a scale.
-    if _is_long(posterior):
-        return modes, _by_run(search, key, posterior, evidence, modes, number)
-    at_modes = positions_from(modes, posterior, NUM_CHAINS)
-    return modes, precision_multipliers(posterior, evidence, at_modes)
+    with _supported():
+        if _is_long(posterior):
+            return modes, _by_run(search, key, posterior, evidence, modes, number)
+        at_modes = positions_from(modes, posterior, NUM_CHAINS)
+        return modes, precision_multipliers(posterior, evidence, at_modes)
 
 
 def _changes_to_come(changes: list[float]) -> float:

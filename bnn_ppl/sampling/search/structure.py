@@ -131,12 +131,8 @@ def choose_structure(
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
     climb = _Climb(search, key, model_with, *parts, Structure(widths[0], noises[0]))
-    if climb.tries():
-        wider = [{"hidden": hidden} for hidden in widths[1:]]
-        noisier = [{"noise": noise} for noise in noises[1:]]
-        # Noise gains less where the mean does not fit yet, but on some tables far more than width.
-        first = wider[:1] + noisier if climb.has_time else noisier + wider[:1]
-        climb.tries_all(*first, *wider[1:])
+    with search.alone():
+        climb.climb(widths[1:], noises[1:])
     choice = Choice(climb.best, climb.scores, climb.gains)
     if folder is not None:  # it depends on the time left: another search could end differently
         _write_choice(Path(folder), choice, rows)
@@ -169,6 +165,16 @@ class _Climb:
     def has_time(self) -> bool:
         """Whether there is time for the next two fits."""
         return self._search.seconds_left() > _NEXT_TWO * self._longest
+
+    def climb(self, widths: Sequence[Any], noises: Sequence[Any]) -> None:
+        """Try the first structure, then what else there is, in an order that the time allows."""
+        if not self.tries():
+            return
+        wider = [{"hidden": hidden} for hidden in widths]
+        noisier = [{"noise": noise} for noise in noises]
+        # Noise gains less where the mean does not fit yet, but on some tables far more than width.
+        first = wider[:1] + noisier if self.has_time else noisier + wider[:1]
+        self.tries_all(*first, *wider[1:])
 
     def tries_all(self, *changes: dict[str, Any]) -> None:
         """Change the best structure in this order; once a part does not gain, no more of it."""

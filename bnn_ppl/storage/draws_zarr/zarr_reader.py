@@ -18,6 +18,7 @@ from bnn_ppl.storage.files import (
     RUN,
     SPARE,
     STATE,
+    DamagedError,
     damaged,
     read_json,
     read_of_run,
@@ -128,7 +129,7 @@ def _warn_of(folder: Path, found: Damage, stop: int, num_draws: int, left_out: s
     more = f", and {len(others)} other files" if others else ""
     got = f"got {str(file)!r}{more}, which is damaged or not a run's, expected what it wrote"
     if num_draws and not stop:
-        raise ValueError(
+        raise DamagedError(
             f"{got}: no draw before it is whole; diagnostics.load(folder, whole='sites') opens the "
             "other sites, and the same call or command runs again from the first draw"
         )
