@@ -185,8 +185,9 @@ class FolderRecorder(Recorder):
             self.record(Progress(), self.snapshot(states), None)
             return states, Progress()
         whole, done = self._read_state(self._header, states)
-        done = self._before_damage(done)
         checkpoint.refuse_fewer_draws(self._path, self._header, self._layout.num_draws)
+        states = by_chain(whole, self._mesh)
+        done = self._before_damage(done, states)
         warmup = read_warmup(self._path, self._layout.num_chains, self._writer.run)
         self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
         self._forget_fitted()
@@ -194,7 +195,7 @@ class FolderRecorder(Recorder):
             remove_warmup(self._path)  # it may be damaged
         if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:
             zarr_writer.publish_draws(self._writer, 0, self._layout.attrs | counts(done))
-        return by_chain(whole, self._mesh), done
+        return states, done
 
     def _read_state(self, header: JSON, states: Tree) -> tuple[Tree, Progress]:
         """Read the last state that is whole, with what the run had done then."""
@@ -221,11 +222,12 @@ class FolderRecorder(Recorder):
             )
         return checkpoint.read_state(self._path, header, like, self._layout.num_chains), done
 
-    def _before_damage(self, done: Progress) -> Progress:
+    def _before_damage(self, done: Progress, states: Tree) -> Progress:
         """Go back to the draws before a damaged one; the states stay, further on in the chain.
 
         Draws that follow from steps are then other ones: these have new keys (`redrawn`), since the
-        state already follows from the old ones.
+        state already follows from the old ones. Both this and the number of draws are stored first:
+        writing others into the damaged file makes its checksums right.
         """
         first, files = self._damage.first, self._damage.arrays
         if not files:
@@ -234,12 +236,15 @@ class FolderRecorder(Recorder):
             if jax.process_index() == 0:
                 for name in files:
                     self._write_fixed(name)
-        zarr_writer.hide_draws(self._writer, first)
         if first < done.draws:
             self.redrawn += 1
             file = str(next(iter(files.values())))
             warn(f"got {file!r} damaged: the run resumes after the {first} draws before that")
-        return done._replace(draws=min(first, done.draws))
+            done = done._replace(draws=first)
+            self._save_state(done, self.snapshot(states))
+        if first < zarr_writer.num_published(self._writer):
+            zarr_writer.publish_draws(self._writer, first, self._layout.attrs | counts(done))
+        return done
 
     def _write_fixed(self, name: str) -> None:
         fixed = {f"constant_data/{site}": v for site, v in self._layout.constants.items()}
@@ -281,13 +286,16 @@ class FolderRecorder(Recorder):
             if not jax.process_index():
                 self._write_warmup()
             self._publish(done)
-            self._saves += 1
-            header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
-            header |= {"redrawn": self.redrawn, RUN: self._writer.run}
-            written = partial(meet, "the state is written")
-            checkpoint.save_state(self._path, header, states, self._writers, written)
+            self._save_state(done, states)
         if done.draws:
             remove_before(self._path)
+
+    def _save_state(self, done: Progress, states: Tree) -> None:
+        self._saves += 1
+        header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
+        header |= {"redrawn": self.redrawn, RUN: self._writer.run}
+        written = partial(meet, "the state is written")
+        checkpoint.save_state(self._path, header, states, self._writers, written)
 
     def _write_warmup(self) -> None:
         if self._warmup is not self._warmup_written and self._writes:

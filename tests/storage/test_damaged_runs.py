@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 import zlib
+from contextlib import suppress
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from killed_runs import Killed
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
 from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
-from bnn_ppl.storage.draws_zarr.chunks import chunks_of, stored_chunk
+from bnn_ppl.storage.draws_zarr.chunks import chunks_of, num_whole, stored_chunk
 
 NUM_DRAWS = 70  # of which the small site has three cells
 
@@ -166,6 +168,41 @@ def test_what_is_whole_is_read_and_the_same_call_goes_on(name, kind, runs, poste
         assert_true(draws, whole, kept)
         new = draws.posterior["slope"][:, kept:]
         assert not np.isin(new, whole.posterior["slope"]).any()
+
+
+@pytest.mark.parametrize("number", range(3, 9))
+def test_killed_while_damage_is_mended_nothing_false_is_read(
+    number, runs, posterior, tmp_path, kill_at_write
+):
+    folder, whole = runs
+    run = tmp_path / "run"
+    shutil.copytree(folder / "run", run)
+    damage("flipped", "small", run, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in kill_at_write(4 * number):
+            with suppress(Killed):
+                sample(posterior, run, num_draws=NUM_DRAWS + 5)
+        assert_true(bnn.diagnostics.load(run), whole, 32)
+        again = sample(posterior, run)
+    new = again.posterior["slope"][:, 32:]
+    assert not np.isin(new, whole.posterior["slope"]).any()
+
+
+def test_a_damaged_cell_stays_damaged_when_others_are_written(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs[0] / "run", run)
+    damage("flipped", "small", run, None)  # in the second cell
+    writer = zarr_writer.open_writer(run, 200)
+    for end in (74, 130):  # in the third cell, and from the start of the fourth
+        values = np.zeros((2, 4), np.float32)
+        zarr_writer.write_draws(writer, slice(0, 2), end, {"posterior": {"slope": values}})
+    chunks = writer.chunks["posterior/slope"]
+    assert num_whole(chunks, 70)[0] == 32
+    zarr_writer.write_draws(
+        writer, slice(0, 2), 64, {"posterior": {"slope": np.zeros((2, 32), np.float32)}}
+    )
+    assert num_whole(chunks, 70) == (70, None)
 
 
 def as_earlier_versions_wrote(folder):

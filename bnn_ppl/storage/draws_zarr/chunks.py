@@ -251,9 +251,18 @@ def _write_anew(
         (i, j), (num_chains, num_draws) = place, part.shape[:2]
         values[i : i + num_chains, j : j + num_draws] = part
         chains, draws, *rest = chunks.cell
+        wrong = cells["crc"] ^ _crcs(cells)  # not 0 of a damaged cell: it stays so
+        begun = slice(
+            -(-j // draws), -(-(j + num_draws) // draws)
+        )  # here, from their first draw on
+        wrong[begun if stored else slice(None)] = 0
         cells["values"] = np.moveaxis(values.reshape(chains, len(cells), draws, *rest), 1, 0)
-        cells["crc"] = [google_crc32c.value(cell.tobytes()) for cell in cells["values"]]
+        cells["crc"] = _crcs(cells) ^ wrong
         replace_file(file, bytes(content))
+
+
+def _crcs(cells: np.ndarray) -> np.ndarray:
+    return np.array([google_crc32c.value(cell.tobytes()) for cell in cells["values"]], "<u4")
 
 
 def _write_in_place(

@@ -132,18 +132,13 @@ def write_fixed(writer: ZarrWriter, name: str, values: np.ndarray) -> None:
 
 def publish_draws(writer: ZarrWriter, num_draws: int, attrs: JSON) -> None:
     """Let readers see the first `num_draws` draws and these attributes, all at one instant."""
-    hide_draws(writer, num_draws)
+    for name, node in nodes(writer.metadata).items():
+        if "draw" in node.get("dimension_names", ()):
+            nodes(writer.metadata)[name] = _with_draws(node, num_draws)
     run = {} if writer.run is None else {RUN: writer.run}
     writer.metadata["attributes"] = attrs | run
     if jax.process_index() == 0:
         _write_metadata(writer.path, writer.metadata)
-
-
-def hide_draws(writer: ZarrWriter, num_draws: int) -> None:
-    """Have the next `publish_draws` begin with these."""
-    for name, node in nodes(writer.metadata).items():
-        if "draw" in node.get("dimension_names", ()):
-            nodes(writer.metadata)[name] = _with_draws(node, num_draws)
 
 
 def _write_metadata(path: Path, metadata: JSON) -> None:
