@@ -8,6 +8,7 @@ one that this starts from (``start-start``); and the fits from which chains star
 
 import shutil
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,14 @@ def place_of(folder: Path, phase: str) -> Path:
 def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> PhaseFolder:
     """Give the place of the state of a phase in the folder of its run."""
     return PhaseFolder(place_of(folder, phase), settings, mesh)
+
+
+def settings_before(folder: Path, phase: str) -> JSON | None:
+    """Give the settings of a phase that has begun in the folder of a run; None if none has."""
+    with suppress(ValueError, FileExistsError):
+        header = checkpoint.read_header(place_of(folder, phase))
+        return None if header is None else header["settings"]["exact"]
+    return None
 
 
 def remove_before(folder: Path) -> None:

@@ -26,6 +26,7 @@ from bnn_ppl.storage.phase_state import (
     place_before,
     place_of_searches,
     remove_before,
+    settings_before,
 )
 from bnn_ppl.storage.recorder import (
     Attributes,
@@ -101,6 +102,12 @@ class RunStorage:
                 "folder"
             )
         return found
+
+    @property
+    def scale_of_points(self) -> float | None:
+        """Give the prior scale at which the fit of points has begun here; None if none has."""
+        begun = None if self._folder is None else settings_before(self._folder, "points")
+        return None if begun is None else begun.get("prior_scale")
 
     def search_folder(self) -> Path | None:
         """Name the folder of the searches, which come before the run."""

@@ -10,8 +10,12 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bnn_ppl as bnn
+from bnn_ppl.runtime.machines.devices import chain_mesh
 from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.storage.inference_data import with_points_of
+from bnn_ppl.storage.phase_state import place_before
+from bnn_ppl.storage.recorder import Progress
+from bnn_ppl.storage.run_storage import RunStorage
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]
 Y = np.sin(3 * X[:, 0])
@@ -129,6 +133,20 @@ def test_a_resumed_run_takes_the_scale_of_its_folder(searches, tmp_path):
         draws = run(opened(), folder=tmp_path / folder, num_draws=3)
         assert draws.posterior.sizes["draw"] == 3 and not searches
         assert bnn.diagnostics.load(tmp_path / folder).attrs.get("prior_scale", 2**0.5) == scale
+
+
+def test_a_resumed_fit_of_points_takes_the_scale_at_which_it_began(searches, tmp_path):
+    """With more time, the search for it could end at another."""
+    prior = {"layers.1.*": bnn.priors.fan_in(), "*": "point"}
+    opened = bnn.condition(of_package(prior), (X, Y))
+    settings = {"exact": {"prior_scale": 2.0}, "approximate": {}}
+    begun = place_before(tmp_path, "points", settings, chain_mesh(1, None))
+    begun.resume({})
+    begun.record(Progress(), {}, None)
+    search = partial(scale_search.find_scale, bnn.run, opened, step_of(opened))
+    held, _ = search(RunStorage(tmp_path), np.inf, False)
+    assert held.prior.scale == 2 and not searches
+    assert search(RunStorage(None), np.inf, False)[0].prior.scale == FOUND
 
 
 def test_an_argument_that_does_not_fit_is_refused_before_the_search(searches):

@@ -115,6 +115,8 @@ def find_scale(
         return posterior, method
     if stored is not None:
         scale, how = stored["prior_scale"], "as in the run so far"
+    elif (of_points := storage.scale_of_points) is not None:  # with more time it could be another
+        scale, how = of_points, "as in the fit of the points so far"
     else:
         scale, how = _searched(run, posterior, storage, end, progress)
     _tell(scale, how, progress)
