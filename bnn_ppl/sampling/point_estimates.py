@@ -1,5 +1,6 @@
 """Points of a partly Bayesian network: optimised together with all other sites, then held."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -78,10 +79,17 @@ def fit_points(
         of another model, or several processes run.
     """
     check_arguments(key=key, posterior=posterior)
-    held, interruption, _ = _fit(key, posterior, RunStorage(folder), float("inf"), progress)
-    if interruption is not None:
+    return fit_points_until(math.inf, key, posterior, folder, progress)[0]
+
+
+def fit_points_until(
+    end: float, key: jax.Array, posterior: Posterior, folder: str | Path | None, progress: Show
+) -> tuple[Posterior, bool]:
+    """Fit the points as far as the time allows: the posterior that holds them, and if they are."""
+    held, interruption, _ = _fit(key, posterior, RunStorage(folder), end, progress)
+    if interruption is not None and interruption.pressed:
         raise KeyboardInterrupt
-    return held
+    return held, interruption is None
 
 
 class PointFit(NamedTuple):

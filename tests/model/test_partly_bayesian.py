@@ -1,7 +1,9 @@
 """Partly Bayesian networks: weights that are random, fixed as given, or fitted as points."""
 
+import itertools
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -422,6 +424,21 @@ def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
         run(flat, method, folder=tmp_path)
     with pytest.raises(OtherRunError, match=r"got seed=\[0, 4\], expected seed=\[0, 3\]"):
         bnn.run(jax.random.key(4), flat, method, folder=tmp_path, progress=False)
+
+
+def test_points_are_those_reached_when_the_time_is_up(flat, monkeypatch):
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    monkeypatch.setattr("bnn_ppl.runtime.interrupts.time", clock)
+    key, fit = jax.random.key(3), points_module.fit_points_until
+    held, is_whole = fit(3.0, key, flat, None, False)
+    assert not held.sites.points and not is_whole
+    with pytest.raises(TimeoutError, match="too few max_minutes"):
+        fit(0.0, key, flat, None, False)
+    press_ctrl_c(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        fit(np.inf, key, flat, None, False)
 
 
 def test_what_will_fail_is_refused_before_the_points_are_fitted(flat, monkeypatch):

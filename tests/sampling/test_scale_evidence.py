@@ -1,6 +1,8 @@
 """The prior precision of most evidence, found by one program."""
 
+import time
 from functools import partial
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from jax.tree_util import Partial
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.sampling.search.evidence import precision_multipliers
+from bnn_ppl.sampling.search.fits import Search
 
 
 @pytest.mark.thorough
@@ -28,6 +31,30 @@ def test_it_is_that_of_a_run_of_laplace(num_rows):
     expected = [of_run(posterior, approximation, modes, chain) for chain in (0, 1)]
     np.testing.assert_allclose(found, expected, rtol=0.01)
     assert found[0] != found[1]
+
+
+def test_points_take_half_of_the_time_and_are_not_kept_if_cut_short(monkeypatch, tmp_path):
+    ends, places = [], []
+
+    def fit(end, key, posterior, folder, progress):
+        ends.append(end)
+        if len(ends) == 2:
+            raise TimeoutError
+        return posterior, False
+
+    def evidence(search, *_):
+        places.append(search.place)
+        return None, np.full(2, 4.0)
+
+    monkeypatch.setattr(scale_search, "fit_points_until", fit)
+    monkeypatch.setattr(scale_search, "like", lambda posterior, _: posterior)
+    monkeypatch.setattr(scale_search, "_evidence", Mock())
+    monkeypatch.setattr(scale_search, "_round", evidence)
+    search = Search.of(None, "prior scale", tmp_path, max_minutes=1.0)
+    began = time.monotonic()
+    scale = scale_search.search_scale(search, jax.random.key(0), lambda scale: None, 1.0)
+    assert scale == 0.5  # of the first round
+    assert ends[0] < began + 40 and places == [None]
 
 
 @pytest.mark.thorough

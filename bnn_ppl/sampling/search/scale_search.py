@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.interrupts import minutes_until
 from bnn_ppl.runtime.progress import Show
-from bnn_ppl.sampling.point_estimates import fit_points
+from bnn_ppl.sampling.point_estimates import fit_points_until
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search, anew_if_damaged
 from bnn_ppl.sampling.search.search_cache import SearchCache
@@ -184,21 +185,36 @@ def _scale_of_rounds(
             break
         if number > num_rounds and (known is None or _is_long(known) or _shrink(changes)):
             break
-        with search.told(f"round {number} of {max(number, num_rounds)}"):
-            place = search.folder(f"mode-{number}")
-            posterior = posterior_at(math.exp(log_scale))
-            fit = partial(fit_points, round_key, posterior, folder=place, progress=search.progress)
-            posterior = anew_if_damaged(fit, place)
-            posterior = posterior if known is None else like(posterior, known)
-            evidence = _evidence(posterior, known, evidence)  # or is refused
-            modes, multipliers = _round(search, round_key, posterior, evidence, modes, number)
-            known = posterior
+        try:
+            with search.told(f"round {number} of {max(number, num_rounds)}"):
+                place = search.folder(f"mode-{number}")
+                fit = partial(
+                    _with_points, search, round_key, posterior_at(math.exp(log_scale)), place
+                )
+                posterior, is_whole = anew_if_damaged(fit, place)
+                search = search if is_whole else search._replace(place=None)
+                posterior = posterior if known is None else like(posterior, known)
+                evidence = _evidence(posterior, known, evidence)  # or is refused
+                modes, multipliers = _round(search, round_key, posterior, evidence, modes, number)
+                known = posterior
+        except TimeoutError:
+            if number == 1:
+                raise
+            break
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
             break
         changes.append(change)
         log_scale += change
     return float(f"{math.exp(log_scale + _changes_to_come(changes)):.3g}")
+
+
+def _with_points(
+    search: Search, key: jax.Array, posterior: Posterior, place: Path | None
+) -> tuple[Posterior, bool]:
+    """Hold the points, fitted in half of the time that is left; say if they are fitted."""
+    half = time.monotonic() + search.seconds_left() / 2
+    return fit_points_until(half, key, posterior, place, search.progress)
 
 
 def _evidence(posterior: Posterior, known: Posterior | None, built: Method | None) -> Method:
