@@ -27,16 +27,21 @@ if TYPE_CHECKING:
 Tree = Any
 
 _FACTS = ("verdict", "converged")
+_STOPPED = {"verdict": "not judged: stopped by Ctrl-C"}  # of this call alone
 
 
 def verdict_attributes(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]:
     """Give the attributes ``verdict`` and ``converged`` of draws."""
-    if "verdict" in draws.attrs:  # of a finished run that was called again: nothing was added
-        return {name: draws.attrs[name] for name in _FACTS if name in draws.attrs}
+    if set(_FACTS) <= set(
+        draws.attrs
+    ):  # of a finished run that was called again: nothing was added
+        return {name: draws.attrs[name] for name in _FACTS}
     try:
         found = verdict(posterior, draws)
     # Hours of sampling may be in memory alone: no failure to judge them may lose them.
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt:
+        return _STOPPED
+    except Exception as error:
         words = str(error).splitlines() or [type(error).__name__]
         return {"verdict": f"not judged: {words[0]}"}
     return dict(zip(_FACTS, (found.text, int(found.converged)), strict=True))
@@ -46,7 +51,8 @@ def judge(state: RunState, draws: "arviz.InferenceData", progress: Show) -> None
     """Add the verdict to the draws of a run, and tell it."""
     with waiting(progress, "judging"):
         facts = verdict_attributes(state.posterior, draws)
-    state.recorder.set_attributes(state.done, facts)
+    if facts != _STOPPED:
+        state.recorder.set_attributes(state.done, facts)
     draws.attrs |= facts
     _tell(facts, progress)
 

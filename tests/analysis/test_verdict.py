@@ -3,6 +3,8 @@
 import json
 import warnings
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.analysis.verdict.training_rows import predict_training_rows, some_rows
 from bnn_ppl.methods.method import Method
+from bnn_ppl.sampling import run_verdict
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -559,6 +562,25 @@ def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_pat
     assert bnn.diagnostics.load(tmp_path).attrs["verdict"] == longer.attrs["verdict"]
     quiet = sample(progress=True, verdict=False)
     assert "verdict" not in quiet.attrs
+
+
+def test_a_verdict_that_was_stopped_or_failed_is_given_by_the_next_call(monkeypatch):
+    kept = {}
+    state = SimpleNamespace(posterior=None, done=None, recorder=Mock())
+    state.recorder.set_attributes = lambda _, facts: kept.update(facts)
+    found = SimpleNamespace(text="good", converged=True)
+    judged = Mock(side_effect=[KeyboardInterrupt, ValueError("words"), found])
+    monkeypatch.setattr(run_verdict, "verdict", judged)
+    for expected, stored in (
+        ({"verdict": "not judged: stopped by Ctrl-C"}, False),
+        ({"verdict": "not judged: words"}, True),
+        ({"verdict": "good", "converged": 1}, True),
+        ({"verdict": "good", "converged": 1}, True),
+    ):
+        draws = SimpleNamespace(attrs=dict(kept))
+        run_verdict.judge(state, draws, False)
+        assert draws.attrs == expected and kept == (expected if stored else {})
+    assert judged.call_count == 3
 
 
 @pytest.mark.thorough
