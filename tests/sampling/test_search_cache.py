@@ -183,6 +183,36 @@ def test_a_structure_is_chosen_once_if_there_was_time_for_all(monkeypatch):
 # --- searches kept in a folder
 
 
+def test_a_choice_in_a_folder_is_that_of_the_same_call(monkeypatch, tmp_path):
+    jax.config.update("jax_enable_compilation_cache", False)
+
+    def choose(widths=WIDTHS, seed=0, prior=1.0):
+        def model_with(each):
+            net = partial(bnn.nets.MLP, 1, each.hidden, 1)
+            return bnn.models.regressor(net, bnn.priors.fan_in(prior))
+
+        tried.reset_mock()
+        key = jax.random.key(seed)
+        return structure.choose_structure(
+            key, model_with, (X, Y), widths, ["learnt"], folder=tmp_path
+        )
+
+    tried = Mock(side_effect=lambda _, each: (np.full(9, float(each.hidden[0])), 0.0))
+    monkeypatch.setattr(structure._Climb, "_log_scores", lambda *args: tried(*args))
+    try:
+        first = choose()
+        assert choose() == first and not tried.called
+        for other in ({"widths": ((4,), (5,))}, {"seed": 1}, {"prior": 2.0}):
+            choose(**other)
+            assert tried.called
+        assert choose(widths=((4,), (5,))).best.hidden == (5,)
+        kept = tmp_path / "choice.json"
+        kept.write_text(kept.read_text().replace("[5]", "[6]"))
+        assert choose(widths=((4,), (5,))).best.hidden == (5,) and tried.called
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+
+
 def test_a_search_that_another_process_makes_is_refused(tmp_path):
     """The run would take the usual scale, and remove what the other has found so far."""
     place = tmp_path / "search"

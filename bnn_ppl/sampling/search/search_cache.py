@@ -32,7 +32,7 @@ class SearchCache(NamedTuple):
         off = not jax.config.values["jax_enable_compilation_cache"]
         if off or jax.process_count() > 1 or any(map(_is_open, posteriors)):
             return cls(None)
-        programs = [program for posterior in posteriors for program in _programs(posterior)]
+        programs = [program for posterior in posteriors for program in programs_of(posterior)]
         about = [package_state(), jax.__version__, jax.default_backend(), programs, settings]
         if None in programs:
             return cls(None)
@@ -70,7 +70,7 @@ def _is_open(posterior: Posterior) -> bool:
     return isinstance(posterior.data, Stream) or bool(posterior.sites.points)
 
 
-def _programs(posterior: Posterior) -> list[str | None]:
+def programs_of(posterior: Posterior) -> list[str | None]:
     """Hash the rows, and the programs of the log-density and of where chains start."""
     key, batch = jax.random.key(0), posterior.rows.full_batch
     position = jax.eval_shape(posterior.init, key)

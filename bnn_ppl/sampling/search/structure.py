@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +18,13 @@ from bnn_ppl.data.splits import fold_of_rows
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
+from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.fits import Search
-from bnn_ppl.sampling.search.search_cache import SearchCache
+from bnn_ppl.sampling.search.search_cache import SearchCache, programs_of
+from bnn_ppl.storage.files import read_json, sealed
 
 Widths = tuple[int, ...]
 
@@ -116,17 +119,17 @@ def choose_structure(
         As for :func:`bnn_ppl.run`.
     """
     rows, parts = fingerprint(data), _parts(*data)
-    known = None if folder is None else _read_choice(Path(folder), rows)
-    if known is not None:
-        return known
     ends = Structure(widths[0], noises[0]), Structure(widths[-1], noises[-1])
     posteriors = [condition(model_with(each), parts[0]) for each in ends]
-    seed = jax.random.key_data(key).tolist()
-    cache = SearchCache.of(posteriors, "structure", rows, widths, noises, seed)
+    asked = rows, widths, noises, jax.random.key_data(key).tolist()
+    kept = None if folder is None else _KeptChoice.of(Path(folder), posteriors, asked)
+    if kept is not None and (known := kept.read()) is not None:
+        return known
+    cache = SearchCache.of(posteriors, "structure", *asked)
     if (found := cache.read()) is not None:
         choice = _choice_of(found)
-        if folder is not None:
-            _write_choice(Path(folder), choice, rows)
+        if kept is not None:
+            kept.write(choice)
         return choice
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
@@ -134,8 +137,8 @@ def choose_structure(
     with search.alone():
         climb.climb(widths[1:], noises[1:])
     choice = Choice(climb.best, climb.scores, climb.gains)
-    if folder is not None:  # it depends on the time left: another search could end differently
-        _write_choice(Path(folder), choice, rows)
+    if kept is not None:  # it depends on the time left: another search could end differently
+        kept.write(choice)
     if climb.is_whole and not search.is_over():
         cache.write(choice)
     return choice
@@ -217,20 +220,30 @@ class _Climb:
         return by_row, float(draws.attrs["sampling_time"])
 
 
-def _write_choice(folder: Path, choice: Choice, rows: str) -> None:
-    make_folder(folder)
-    kept = json.dumps({"rows": rows, "choice": choice})
-    replace_file(folder / _CHOICE, kept.encode())
+class _KeptChoice(NamedTuple):
+    """The choice in the folder of its fits, for a call that asks the same."""
 
+    place: Path
+    asked: Any
 
-def _read_choice(folder: Path, rows: str) -> Choice | None:
-    """Read the choice that was made there for these rows, if there is one."""
-    if not (folder / _CHOICE).exists():
+    @classmethod
+    def of(cls, folder: Path, posteriors: list[Posterior], asked: tuple) -> "_KeptChoice":
+        models = [program for posterior in posteriors for program in programs_of(posterior)]
+        text = json.dumps([_NUM_STEPS, models, asked], default=str)
+        return cls(folder / _CHOICE, json.loads(text))
+
+    def read(self) -> Choice | None:
+        """Give what was chosen; None if nothing was, the file is damaged, or of another call."""
+        with suppress(ValueError):
+            kept = read_json(self.place)
+            if kept.get("asked") == self.asked:
+                return _choice_of(kept["choice"])
         return None
-    kept = json.loads((folder / _CHOICE).read_text())
-    if kept["rows"] != rows:
-        return None
-    return _choice_of(kept["choice"])
+
+    def write(self, choice: Choice) -> None:
+        make_folder(self.place.parent)
+        kept = sealed({"asked": self.asked, "choice": choice})
+        replace_file(self.place, json.dumps(kept).encode())
 
 
 def _choice_of(stored: Any) -> Choice:
