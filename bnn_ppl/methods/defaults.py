@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 
 class Counts(NamedTuple):
     """Default run length and batch size, used where the caller of ``run`` gives none."""
@@ -16,7 +18,11 @@ class Counts(NamedTuple):
 
     def filled(self, num_rows: int, given: Mapping[str, Any]) -> "Counts":
         """Replace given values (not None; batch size "all" becomes None), and count in steps."""
-        known = {name: value for name, value in given.items() if value is not None}
+        known = {
+            name: int(value) if isinstance(value, np.integer) else value
+            for name, value in given.items()
+            if value is not None
+        }
         if known.get("batch_size") == "all":
             known["batch_size"] = None
         counts = self._replace(**known)

@@ -35,7 +35,7 @@ def check_spec(
     """Refuse what does not depend on the numbers of the prior; give how long the run is."""
     check_init(spec.init, posterior)
     method, length, _ = resolve(posterior, method, spec, storage)
-    return check_setup(posterior, method, length, spec.mesh)[1]
+    return check_setup(posterior, method, length, spec)[1]
 
 
 def check_run(

@@ -21,7 +21,9 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.layers.layers import tapped
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Counts, Method
+from bnn_ppl.sampling.setup.run_spec import RunSpec
+from bnn_ppl.sampling.setup.setup_checks import check_setup
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 X = np.linspace(-1, 1, 12)[:, None]
@@ -102,6 +104,24 @@ def test_lp_is_the_log_density_of_the_draw(posterior):
 def test_counts_out_of_range_are_refused(posterior, options, words):
     with pytest.raises(ValueError, match=words):
         short(posterior, **options)
+
+
+def test_a_batch_size_that_nobody_chose_is_one_that_the_devices_share(posterior):
+    mesh = jax.make_mesh((1, 2), ("chain", "data"), devices=jax.devices()[:2])
+    method = bnn.sgld(posterior, step_size=1e-4)
+
+    def prepared(own, given=None):
+        usual = method._replace(counts=method.counts._replace(batch_size=own))
+        spec = RunSpec(mesh=mesh, batch_size=given)
+        length = check_setup(posterior, usual, spec.length(posterior, usual), spec)[1]
+        return length.minibatches.size
+
+    assert [prepared(own) for own in (1, 4, 5, None)] == [2, 4, 4, None]
+    assert prepared(5, given=np.int64(4)) == 4
+    with pytest.raises(ValueError, match="got batch_size=5 on 2 devices.*a multiple of 2"):
+        prepared(4, given=5)
+    run = partial(short, posterior, method._replace(counts=Counts(batch_size=5), start=None))
+    assert run(mesh=mesh, num_chains=1).attrs["batch_size"] == 4
 
 
 def test_used_folder_is_refused_before_sampling(posterior, tmp_path):

@@ -85,11 +85,13 @@ def plan_command() -> Callable[..., None]:
             problem, data, posterior = loaded(general, problem, inside, blank=target is not None)
             scored(problem, data, general.on)  # refuses
             epochs = general.num_warmup_epochs, general.num_epochs
+            size = running.get("batch_size")  # None where it is the method's own
             running = in_steps(method, running, posterior, *epochs)
             print(describe(problem, data, posterior), flush=True)
             held_out = training_rows(problem, data)[1]
             built = built_method(method, training, running, posterior, held_out)
             running = {name: running[name] for name in running if name not in _WITHOUT_COST}
+            running["batch_size"] = size
             if target is None:
                 key = jax.random.key(general.seed)
                 found = bnn.plan(key, posterior, built, trial_seconds=trial_seconds, **running)

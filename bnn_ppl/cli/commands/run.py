@@ -131,7 +131,8 @@ def _check_and_sample(
     key = jax.random.key(general.seed)
     built = built_method(method, training, running, posterior, held_out)
     # Before the search for a prior, which takes its time.
-    check_run(key, posterior, built, folder=general.folder, **running)
+    to_run = running | {"batch_size": as_typed.get("batch_size")}
+    check_run(key, posterior, built, folder=general.folder, **to_run)
     claim(general.features, problem)
     began = time.monotonic()
     if known is None:
@@ -148,7 +149,8 @@ def _check_and_sample(
         print(describe(problem, data, posterior), flush=True)
         if choice is not None:
             print(f"found  {choice}", flush=True)
-    sample = partial(bnn.run, key, posterior, built, **running)
+    to_run = running | {"batch_size": as_typed.get("batch_size")}
+    sample = partial(bnn.run, key, posterior, built, **to_run)
     settings = settings_of(problem, data, typed) | ({} if choice is None else {CHOICE: choice})
     if general.folder is None:
         folder, draws = _sample_in_free_folder(sample, settings, name)

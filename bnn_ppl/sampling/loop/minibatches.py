@@ -25,6 +25,12 @@ class Minibatches(NamedTuple):
     symmetric: bool = False  # every other epoch is the one before it, backwards
     independent: bool = False  # there are no epochs: each batch is drawn anew, with replacement
 
+    def shared_by(self, shards: int) -> "Minibatches":
+        """Take batches of fewer rows that devices share evenly, at least a row of each."""
+        if self.size is None or self.size % shards == 0:
+            return self
+        return self._replace(size=max(1, self.size // shards) * shards)
+
     def check(self, num_rows: int, shards: int) -> None:
         """Refuse a batch size that does not fit the rows or the devices that share them."""
         if self.bootstrap and self.subsample < 1:

@@ -157,6 +157,9 @@ def plan_for_machine(
     spec = RunSpec(**options)
     length = spec.length(posterior, method)
     mesh = mesh_of(machine, length.num_chains)
+    if spec.batch_size is None:
+        shared = length.minibatches.shared_by(mesh.shape["data"])
+        length = length._replace(minibatches=shared)
     setup = setup_of_shapes(posterior, method, length, mesh)
     chains_a_device = length.num_chains // mesh.shape["chain"]
     rows = -(-(length.minibatches.size or posterior.num_rows) // mesh.shape["data"])

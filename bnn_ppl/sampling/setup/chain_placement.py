@@ -41,7 +41,7 @@ def prepare(
     is shown of features that are computed into a folder.
     """
     check_arguments(key=key, posterior=posterior, method=method)
-    mesh, length = check_setup(posterior, method, length, spec.mesh)
+    mesh, length = check_setup(posterior, method, length, spec)
     minibatches = length.minibatches
     stream = posterior.data if isinstance(posterior.data, Stream) else None
     if accumulates(posterior, method):

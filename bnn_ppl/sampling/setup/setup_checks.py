@@ -14,7 +14,7 @@ from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.machines.devices import chain_mesh
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.loop.rows_of_stream import mesh_of_all_rows
-from bnn_ppl.sampling.setup.run_spec import RunLength
+from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
 
 Tree = Any
 
@@ -22,19 +22,21 @@ _SHORT = 2048  # rows of a stream that may be a batch: as few as methods take al
 
 
 def check_setup(
-    posterior: Posterior, method: Method, length: RunLength, mesh: Mesh | None
+    posterior: Posterior, method: Method, length: RunLength, spec: RunSpec
 ) -> tuple[Mesh, RunLength]:
-    """Refuse arguments of :func:`run` that do not fit; give the mesh, and a stream's batches."""
+    """Refuse arguments of :func:`run` that do not fit; give the mesh, and batches that fit it."""
     num_chains, num_warmup, num_draws, thin, minibatches = length
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     _refuse_repeated_draws(method, num_draws, thin)
     _refuse_repeated_particles(method, num_draws, thin)
-    of_all_rows = accumulates(posterior, method)
+    mesh, of_all_rows = spec.mesh, accumulates(posterior, method)
     if of_all_rows:
         mesh = mesh_of_all_rows(num_chains, mesh, method)
     mesh = chain_mesh(num_chains, mesh)
     if isinstance(posterior.data, Stream) and not of_all_rows:
         minibatches = _of_stream(posterior.data, method, minibatches)
+    if spec.batch_size is None:  # nobody chose the size
+        minibatches = minibatches.shared_by(mesh.shape["data"])
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
