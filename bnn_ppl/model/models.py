@@ -18,7 +18,7 @@ from bnn_ppl.model.likelihoods.noise_of_x import noise_at
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor as usual_noise_floor
 from bnn_ppl.model.network import Prior, random_network
 from bnn_ppl.model.prior import priors
-from bnn_ppl.runtime.checks import check_positive
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
@@ -235,8 +235,7 @@ def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribu
 
 
 def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
-    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
-        raise ValueError(f"got num_outputs={num_outputs!r}, expected a whole number, at least 1")
+    check_count("num_outputs", num_outputs)
     if covariance not in ("diagonal", "full"):
         raise ValueError(f"got covariance={covariance!r}, expected 'diagonal' or 'full'")
     of_x = isinstance(noise, str) and noise in _OF_X

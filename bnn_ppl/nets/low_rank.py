@@ -12,6 +12,7 @@ from flax import nnx
 
 from bnn_ppl.nets.conversion.weights import Net, few
 from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.runtime.checks import check_count
 
 _start_a = nnx.initializers.he_uniform()  # as flax.nnx.LoRA
 
@@ -62,8 +63,7 @@ def low_rank(
         pattern matches no layer; if a layer has adapters already, groups or a mask, or is not
         called by its network (an :class:`MLP` with ``features_first``).
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"got rank={rank!r}, expected an integer, 1 or more: 4 is usual")
+    check_count("rank", rank)
     if alpha is not None and not 0 < alpha < math.inf:
         raise ValueError(f"got alpha={alpha!r}, expected a positive number: leave it out")
     scale = 1.0 if alpha is None else alpha / rank

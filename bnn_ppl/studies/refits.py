@@ -75,7 +75,7 @@ class Repeated(NamedTuple):
         part = self.take(kept)
         method = self.make(part)
         options = dict(self.options)
-        if isinstance(options.get("batch_size"), int):
+        if isinstance(options.get("batch_size"), int | np.integer):
             options["batch_size"] = min(options["batch_size"], len(kept))
         with warnings.catch_warnings(action="ignore", category=VerdictWarning):  # counted instead
             draws = run(

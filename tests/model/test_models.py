@@ -304,7 +304,7 @@ REFUSED = {
     ),
     "no outputs": (
         lambda: bnn.models.regressor(net(2), PRIOR, num_outputs=0),
-        "got num_outputs=0, expected a whole number, at least 1",
+        "got num_outputs=0, expected a whole number from 1 up",
     ),
     "y with two columns": (
         lambda: bnn.condition(regressor(0.1), (X, TWO)),

@@ -268,6 +268,7 @@ def test_counts_may_be_numpys_and_a_state_may_be_empty(posterior, tmp_path):
 
     method = Method(nothing, step, draw)
     counts = {"num_chains": np.int64(2), "num_warmup": np.int32(1), "thin": np.int64(2)}
+    counts["batch_size"] = np.int64(4)
     sample(posterior, tmp_path, method=method, **counts)
     more = sample(posterior, tmp_path, method=method, **counts, num_draws=np.int64(12))
     assert more.posterior.sizes["draw"] == 12

@@ -168,7 +168,7 @@ def stream(
             f"got x of {' and '.join(map(str, lengths[:-1]))} rows and y of {lengths[-1]}, "
             "expected as many in each: check the files"
         )
-    if block is not None and not (isinstance(block, int) and 1 <= block <= lengths[0]):
+    if block is not None and not (isinstance(block, int | np.integer) and 1 <= block <= lengths[0]):
         raise ValueError(
             f"got block={block!r}, expected a whole number from 1 to {lengths[0]}: leave it out"
         )

@@ -281,7 +281,7 @@ def _target(source: str, columns: list[str], target: str | int | None) -> int:
     """Index of a column of y."""
     if target is None:
         return len(columns) - 1
-    if isinstance(target, int) and -len(columns) <= target < len(columns):
+    if isinstance(target, int | np.integer) and -len(columns) <= target < len(columns):
         return target % len(columns)
     expected = f"one of the columns {', '.join(columns)}"
     named_once = columns.count(target) == 1  # type: ignore[arg-type]

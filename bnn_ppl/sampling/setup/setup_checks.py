@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.data.streams.streams import Stream
@@ -46,7 +47,11 @@ def check_setup(
 def _refuse_repeated_particles(method: Method, num_draws: int, thin: int) -> None:
     """Refuse steps between draws by which particles, which take turns, would be drawn again."""
     count = method.settings.get("num_particles")
-    if isinstance(count, int) and thin > 1 and num_draws * math.gcd(thin, count) > count:
+    if (
+        isinstance(count, int | np.integer)
+        and thin > 1
+        and num_draws * math.gcd(thin, count) > count
+    ):
         raise ValueError(
             f"got thin={thin} and {num_draws} draws for {count} particles, which take turns, "
             "expected each once: leave thin (or --num-epochs) out, or draw fewer"
