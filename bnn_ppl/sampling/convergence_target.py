@@ -146,15 +146,22 @@ def draw_until(state: RunState, interrupted: Callable[[], bool], progress: Show)
             _report(target, reached, done, progress)
         if met or given_up:
             break
-        more = _next_look(done.draws)
-        recorder.extend(more)
-        state = state._replace(setup=state.setup._replace(num=num | {"draws": more}))
+        state = _with_more(state)
+        recorder.extend(state.setup.num["draws"])
+    if not met and reached.finite and done.draws == state.setup.num["draws"]:
+        state = _with_more(state)  # which the run was to draw, had it not been stopped here
     asked = {"rhat": target.rhat, "ess": target.ess}
     asked = {name: value for name, value in asked.items() if value is not None}
     recorder.set_attributes(done, {"until": json.dumps(asked), "until_met": int(met)})
     if not met and jax.process_index() == 0:
         print(_unmet(target, reached, done), file=sys.stderr)
     return state
+
+
+def _with_more(state: RunState) -> RunState:
+    """Plan the draws up to the next look."""
+    num = state.setup.num | {"draws": _next_look(state.done.draws)}
+    return state._replace(setup=state.setup._replace(num=num))
 
 
 def _look(target: Target, state: RunState) -> Convergence:

@@ -107,9 +107,8 @@ def warm_up_and_draw(
     state: RunState, interrupted: Callable[[], bool], progress: Show
 ) -> tuple[RunState, Interruption | None]:
     """Go through warm-up and draws; say if they were stopped."""
-    num = state.setup.num["draws"]
     state = draw_until(state, interrupted, progress)
-    count = state.done.draws
+    count, num = state.done.draws, state.setup.num["draws"]  # of which `until` asks for more
     if not count:
         return state, stopped_in_warmup(state)
     return state, Interruption("draws", "drawing", count, num) if count < num else None

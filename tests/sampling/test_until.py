@@ -143,6 +143,18 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_same_draws(chunk, posterior, met, t
     assert_same(sample(posterior, tmp_path, until=GOAL), met)
 
 
+def test_stopped_after_its_first_look_it_says_so(posterior):
+    numbers = []
+    for chunk in range(2, 8):
+        with pytest.MonkeyPatch.context() as patch:
+            press_ctrl_c(patch, chunk)
+            draws = sample(posterior, until={"ess": 1e6}, verdict=False, num_warmup=0)
+        assert draws.attrs["stopped_in"] == "draws" and draws.attrs["until_met"] == 0
+        numbers.append(draws.attrs["stopped"].split(", after ")[1])
+    assert any(" of at most 30 " in number for number in numbers)
+    assert "20 of at most 20 draws" not in numbers
+
+
 @pytest.mark.thorough
 def test_stopped_by_the_clock_it_goes_on_to_the_same_draws(posterior, met, tmp_path, clock, capsys):
     counts = []
