@@ -20,7 +20,7 @@ from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.compilation.hlo import Collective, collectives_in
 from bnn_ppl.runtime.compilation.jaxprs import cost_of, equations_in
 from bnn_ppl.runtime.machines.devices import planned_for
-from bnn_ppl.runtime.machines.machines import machine, mesh_of
+from bnn_ppl.runtime.machines.machines import _DEVICES, Machine, machine, mesh_of
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.planning.machine_plan import _needed, plan_for_machine
 from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
@@ -320,6 +320,53 @@ def test_a_plan_of_hmc_for_four_tpus_has_one_sum_a_gradient(capsys):
     deepest = [each for each in found.phases[1].collectives if each.depth == 2]
     assert [each.kind for each in deepest] == ["all-reduce"]
     assert found.phases[1].fits and found.data_shards == 4
+
+
+def of_five_weights(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([5]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x[:, 0] * w[0], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "is_exact"),
+    [
+        ("mclmc", {}, True),
+        pytest.param("adjusted_mclmc", {"max_num_steps": 5}, False, marks=pytest.mark.thorough),
+        pytest.param("laps", {"max_num_steps": 5}, False, marks=pytest.mark.thorough),
+        pytest.param(
+            "parallel_tempering",
+            {"num_replicas": 3, "max_num_steps": 5},
+            False,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "tempered_smc",
+            {"num_particles": 8, "max_num_steps": 3},
+            False,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("svgd", {"num_particles": 4}, False, marks=pytest.mark.thorough),
+        pytest.param("amagold", {"num_minibatches": 3}, False, marks=pytest.mark.thorough),
+        pytest.param("nuts", {"max_num_doublings": 3}, False, marks=pytest.mark.thorough),
+        pytest.param("ivon", {"num_samples": 2}, False, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_plan_for_a_machine_counts_at_least_the_gradients_of_the_run(name, options, is_exact):
+    x = RNG.normal(size=(12, 1)).astype("f")
+    posterior = bnn.condition(of_five_weights, (x, x[:, 0]))
+    method = getattr(bnn, name)(posterior, **options)
+    thin = 0 if name == "ivon" else 3 if name == "mclmc" else 1
+    lengths = {"num_chains": 1, "num_warmup": 20, "num_draws": 4, "thin": thin}
+    lengths["init"] = {"w": np.full(5, 0.3, "f")}
+    here = Machine("gpu:h200:1", _DEVICES["gpu:h200"], np.array(jax.devices()[:1]))
+    plan = partial(plan_for_machine, posterior, method, here, **lengths)
+    quiet = {"progress": False, "verdict": False}
+    draws = bnn.run(jax.random.key(0), posterior, method, **lengths, **quiet)
+    taken, most = draws.attrs["gradient_evaluations"], plan().gradients
+    assert taken == most if is_exact else taken <= most
+    if name == "mclmc":
+        assert plan(gradients_a_draw=6).gradients == 20 * 2 + 4 * 6
 
 
 def collectives_of_draws(num_rows, mesh):

@@ -28,7 +28,7 @@ Tree = Any
 
 _GAIN = 1.0  # change of the log step size per deviation of the acceptance rate from its target
 _NUM_HALVINGS = 50  # bisection steps: the first exponent may be as small as 1e-10
-_MOST_MOVES = 10  # of each particle at an exponent
+MOST_MOVES = 10  # of each particle at an exponent
 # Rank correlation of the gains with those before the moves, below which these end; and below which
 # that of so few particles cannot be told from 0, in units of one over the root of their number.
 _FORGOTTEN, _FORGOTTEN_IN_ERRORS = 0.2, 2.0
@@ -112,7 +112,7 @@ def annealed(
     enough = max(_FORGOTTEN, _FORGOTTEN_IN_ERRORS / math.sqrt(options.num_particles))
 
     def go_on(moves: _Moves) -> Array:
-        remembered = (moves.correlation > enough) & (moves.number < _MOST_MOVES)
+        remembered = (moves.correlation > enough) & (moves.number < MOST_MOVES)
         # At the exponent 0 all is weighed, and nothing is left to move for.
         return (moves.walk.exponent > 0) & ((moves.number == 0) | remembered)
 

@@ -11,6 +11,7 @@ import jax
 
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.method import Method, before_points
+from bnn_ppl.methods.tempering.annealing import MOST_MOVES
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.hlo import Collective, collectives_in
 from bnn_ppl.runtime.compilation.jaxprs import Cost, cost_of
@@ -136,7 +137,8 @@ def plan_for_machine(
     machine
         From :func:`bnn_ppl.runtime.machines.machines.machine`.
     gradients_a_draw
-        Of one chain. By default the most that a method takes, or one for each step.
+        Of one chain; a step of warm-up takes as many as one between draws. By default the most
+        that a method takes, or one for each step.
     **options
         Those of :func:`bnn_ppl.plan` for the length of the run, its batches and `init`.
 
@@ -164,8 +166,10 @@ def plan_for_machine(
     chains_a_device = length.num_chains // mesh.shape["chain"]
     rows = -(-(length.minibatches.size or posterior.num_rows) // mesh.shape["data"])
     cost, microbatch = _gradient(posterior, setup.data, rows), posterior.density.microbatch
-    most = gradients_a_draw or _most_gradients(method)
-    a_draw = gradients_a_draw or most * length.thin
+    a_warmup_step, a_step = _most_gradients(method)
+    a_draw = a_step * length.thin
+    if gradients_a_draw is not None:
+        a_warmup_step, a_draw = gradients_a_draw / max(1, length.thin), gradients_a_draw
     return MachinePlan(
         machine,
         chain_rows=mesh.shape["chain"],
@@ -176,7 +180,7 @@ def plan_for_machine(
         flops=chains_a_device * cost.flops,
         num_bytes=chains_a_device * cost.num_bytes,
         precision=matmul_precision(posterior.density.precision),
-        gradients=length.num_warmup * most + length.num_draws * a_draw,
+        gradients=length.num_warmup * a_warmup_step + length.num_draws * a_draw,
         start_steps=_start_steps(method) if spec.init is None else 0,
         disk=length.num_draws * bytes_of(setup.positions),
     )
@@ -239,12 +243,24 @@ def _level(precision: str) -> str:
     return known.get(precision, precision if precision in ("highest", "high") else "default")
 
 
-def _most_gradients(method: Method) -> float:
-    """Give the most gradients of a step."""
-    doublings = method.settings.get("max_num_doublings")
-    if doublings is not None:
-        return 2**doublings - 1
-    return float(method.settings.get("max_num_steps", 1))
+def _most_gradients(method: Method) -> tuple[float, float]:
+    """Give the most gradients of a step of warm-up, and of one between draws, as a run counts."""
+    settings = method.settings
+    steps = settings.get("max_num_steps", 1)  # of a trajectory
+    if "max_num_doublings" in settings:
+        steps = 2 ** settings["max_num_doublings"] - 1
+    particles = settings.get("num_particles", 1)
+    by_method = {
+        "mclmc": lambda: (2, 2),
+        "adjusted_mclmc": lambda: (2 * steps, 2 * steps),
+        "laps": lambda: (2 * steps, 2 * steps),
+        "parallel_tempering": lambda: ((settings["num_replicas"] - 1) * (steps + 1),) * 2,
+        "tempered_smc": lambda: (particles * MOST_MOVES * (steps + 1), steps + 1),
+        "svgd": lambda: (particles, 0),
+        "amagold": lambda: (2 * settings["num_minibatches"],) * 2,
+    }
+    a_step = steps * settings.get("num_samples", 1) * (2 if settings.get("fgsm_epsilon") else 1)
+    return by_method.get(settings.get("method", ""), lambda: (a_step, a_step))()
 
 
 def _start_steps(method: Method) -> int:

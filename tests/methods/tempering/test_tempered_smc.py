@@ -128,7 +128,7 @@ def evidence_with_learnt_noise(x, y):
 def test_the_error_holds_with_a_scale_parameter_and_particles_that_lag_are_found(
     most_moves, monkeypatch
 ):
-    monkeypatch.setattr(annealing, "_MOST_MOVES", most_moves)
+    monkeypatch.setattr(annealing, "MOST_MOVES", most_moves)
     if most_moves == 1:  # one trajectory of equal steps, and the particles lag by nats
         monkeypatch.setattr(annealing, "_SHORTEST", 1.0)
     rng = np.random.default_rng(0)
