@@ -664,6 +664,23 @@ def test_a_plan_adds_the_draws_twice_to_the_peak_of_this_process(monkeypatch):
     assert plan(bnn.hmc(posterior, 0.1, 0.2), num_draws=10).process_memory is None
 
 
+def test_a_plan_counts_both_states_that_a_folder_keeps(tmp_path):
+    posterior, _, _ = stiff()
+
+    def init(key, position, batch):
+        return position | {"more": jnp.zeros(30_000)}
+
+    method = Method(
+        init, lambda key, state, batch: (state, {}), lambda key, state: {"w": state["w"]}
+    )
+    lengths = {"num_warmup": 2, "num_draws": 2, "thin": 1}
+    found = bnn.plan(jax.random.key(0), posterior, method, trial_seconds=0.01, **lengths)
+    quiet = {"progress": False, "verdict": False}
+    bnn.run(jax.random.key(0), posterior, method, folder=tmp_path, **lengths, **quiet)
+    kept = sum(file.stat().st_size for file in tmp_path.glob("state-*.bin"))
+    assert kept > 200_000 and found.disk >= kept - 100
+
+
 def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
     posterior, _, _ = stiff()
     method = bnn.swag(posterior)

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
         Bytes of the host's memory that a process with this run takes, about: the most that this
         one has taken, compiling included, and the draws twice. None if unknown.
     disk
-        Bytes of a run's folder: all draws, and the samplers' state.
+        Bytes of a run's folder: all draws, and the last two states of the samplers.
     trial_steps
         Steps taken to measure this.
     """
@@ -164,7 +164,7 @@ def plan(
         memory_a_device=max(loop.bytes_per_device for loop in loops),
         memory_limit=memory_limit(),
         process_memory=None if (peak := peak_memory()) is None else peak + 2 * draws,
-        disk=draws + bytes_of(setup.states),
+        disk=draws + 2 * bytes_of(setup.states),
         trial_steps=warming.steps + drawing.steps,
     )
 
