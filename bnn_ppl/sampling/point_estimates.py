@@ -12,6 +12,7 @@ import numpy as np
 from bnn_ppl.methods.ensembles.descent import descent_to_mode
 from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.interrupts import interrupts, pressed_or_late
@@ -153,6 +154,8 @@ def _fit(
     recorded = storage.points(posterior.sites.points)
     if recorded is not None:
         return posterior.hold(recorded), None, None
+    seed = np.asarray(jax.random.key_data(key)).tolist()
+    storage.refuse_other({"seed": seed}, storage.num_draws)  # of a run whose points are damaged
     if jax.process_count() > 1:
         raise ValueError(
             "got points to fit in several processes, expected them held: fit them in one, by "
@@ -178,6 +181,7 @@ def _fit(
     held = posterior.hold(_finite({site: np.asarray(values[site]) for site in points}))
     others = {site: np.asarray(value) for site, value in position.items() if site not in points}
     if done.warmup == num:
+        storage.refuse_other({"points": digest_of(held.sites.held)}, storage.num_draws)
         return held, None, None
     if not done.warmup:
         if pressed():

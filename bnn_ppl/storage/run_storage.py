@@ -91,10 +91,16 @@ class RunStorage:
         checkpoint.refuse_fewer_draws(self._folder, self._header, num_draws)
 
     def points(self, sites: tuple[str, ...]) -> Mapping[str, np.ndarray] | None:
-        """Read the values at which that run holds its points; refuse those of other sites."""
+        """Read the values at which that run holds its points; refuse those of other sites.
+
+        None where there is no run, or some are damaged: they are then fitted again.
+        """
         if self._folder is None or self._header is None:
             return None
-        found = zarr_reader.read_constants(self._folder)
+        found, wrong = zarr_reader.read_constants(self._folder)
+        if wrong is not None:
+            warn(f"got {str(wrong)!r}, which is damaged: the points are fitted again")
+            return None
         if set(found) != set(sites):
             raise checkpoint.OtherRunError(
                 f"got points {', '.join(sites)}, expected {', '.join(found) or 'none'} as in the "
@@ -200,7 +206,9 @@ class FolderRecorder(Recorder):
         self._forget_fitted()
         if not len(warmup.steps) and jax.process_index() == 0:
             remove_warmup(self._path)  # it may be damaged
-        if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:
+        if done.draws:
+            remove_before(self._path)  # the fit of points that were damaged
+        elif "stopped_in" in self._writer.metadata["attributes"]:
             zarr_writer.publish_draws(self._writer, 0, self._layout.attrs | counts(done))
         return states, done
 

@@ -426,6 +426,27 @@ def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
         bnn.run(jax.random.key(4), flat, method, folder=tmp_path, progress=False)
 
 
+@pytest.mark.thorough
+def test_damaged_points_are_fitted_again(flat, tmp_path):
+    method = bnn.sgld(flat, step_size=1e-4)
+    expected = run(flat, method, folder=tmp_path, num_draws=2).constant_data["net.kernel"].values
+    file = tmp_path / "draws.zarr/constant_data/net.kernel/c/0/0"
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match="the points are fitted again"):
+        draws = run(flat, method, folder=tmp_path)
+    np.testing.assert_array_equal(draws.constant_data["net.kernel"], expected)
+    assert draws.posterior.sizes["draw"] == 6 and not (tmp_path / "before").exists()
+    file.write_bytes(content)
+    with (
+        pytest.warns(UserWarning, match="the points are fitted again"),
+        pytest.raises(OtherRunError, match="got seed"),
+    ):
+        bnn.fit_points(jax.random.key(99), flat, folder=tmp_path)
+    assert not (tmp_path / "before").exists()
+
+
 def test_points_are_those_reached_when_the_time_is_up(flat, monkeypatch):
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
     ticks = itertools.count()

@@ -142,15 +142,17 @@ def _warn_of(folder: Path, found: Damage, stop: int, num_draws: int, left_out: s
     )
 
 
-def read_constants(folder: str | Path) -> dict[str, np.ndarray]:
-    """Read the values at which a run holds the points of its network; none where it has none."""
+def read_constants(folder: str | Path) -> tuple[dict[str, np.ndarray], Path | None]:
+    """Read the values at which a run holds the points of its network, and name a damaged file."""
     import xarray
 
     folder = Path(folder)
     metadata = read_metadata(folder)
-    left_out = set(damage_of(folder, metadata).arrays)
-    found = _arrays(folder / DRAWS, metadata, "constant_data", 0, left_out)
-    return {str(name): array.values for name, array in xarray.Dataset(found).items()}
+    left_out = damage_of(folder, metadata).arrays
+    found = _arrays(folder / DRAWS, metadata, "constant_data", 0, set(left_out))
+    wrong = (file for name, file in left_out.items() if name.startswith("constant_data/"))
+    values = {str(name): array.values for name, array in xarray.Dataset(found).items()}
+    return values, next(wrong, None)
 
 
 def count_draws(folder: str | Path) -> int:
