@@ -247,6 +247,8 @@ class FolderRecorder(Recorder):
         first, files = self._damage.first, self._damage.arrays
         if not files:
             return done
+        if first < done.draws and "num_particles" in self._settings["exact"]:
+            first = 0  # they take turns: others would be drawn twice, or not at all
         with all_or_none(self._path):
             if jax.process_index() == 0:
                 for name in files:

@@ -260,6 +260,22 @@ def test_draws_without_steps_are_drawn_again_as_they_were(posterior, tmp_path):
     np.testing.assert_array_equal(again.posterior["slope"], expected)
 
 
+def test_particles_that_take_turns_are_all_drawn_again(posterior, tmp_path):
+    def step(key, state, batch):
+        return state | {"scale": (state["scale"] + 1) % NUM_DRAWS}, {}
+
+    def draw(key, state):
+        return {"slope": state["scale"], "wide": state["wide"]}
+
+    settings = {"method": "turns", "num_particles": NUM_DRAWS}
+    turns = WALK._replace(step=step, draw=draw, settings=settings, fitted=None)
+    sample(posterior, tmp_path / "run", method=turns)
+    damage("flipped", "small", tmp_path / "run", None)
+    with pytest.warns(UserWarning, match="resumes after the 0 draws before"):
+        draws = sample(posterior, tmp_path / "run", method=turns)
+    assert all(len(set(chain)) == NUM_DRAWS for chain in draws.posterior["slope"].values)
+
+
 def test_damaged_weights_of_draws_cut_these_in_any_case(tmp_path):
     """Without them the draws would be averaged as if all weighed the same."""
     rng = np.random.default_rng(0)
