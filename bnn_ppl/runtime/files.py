@@ -1,6 +1,9 @@
 """Files that are written whole or not at all, and locks between processes."""
 
 import os
+import threading
+import weakref
+from collections import Counter
 from pathlib import Path
 from typing import IO
 
@@ -61,8 +64,27 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def locked(path: Path, *, wait: bool) -> IO[str] | None:
-    """Open a file that one process at a time can hold, until it is closed or the process ends.
+class Held:
+    """A file that this process holds until all of its holders are closed or collected."""
+
+    def __init__(self, inode: tuple[int, int]) -> None:
+        self.close = weakref.finalize(self, _release, inode)
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# Closing any file at an inode ends what a process holds there, so the last holder closes them.
+_held: dict[tuple[int, int], list[IO[str]]] = {}
+_num_holders: Counter[tuple[int, int]] = Counter()
+_registry = threading.RLock()  # a holder may be collected while it is taken
+
+
+def locked(path: Path, *, wait: bool) -> Held | None:
+    """Hold a file that one process at a time can hold, until closed or the process ends.
 
     None on a system without such locks.
 
@@ -73,10 +95,34 @@ def locked(path: Path, *, wait: bool) -> IO[str] | None:
     """
     if fcntl is None:
         return None
+    with _registry:
+        if path.exists() and (inode := _inode(path.stat())) in _held:
+            return _held_by_one_more(inode)
     file = path.open("w")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         file.close()
         raise BlockingIOError(f"{path} is held by another process") from error
-    return file
+    with _registry:
+        inode = _inode(os.fstat(file.fileno()))
+        _held.setdefault(inode, []).append(file)
+        return _held_by_one_more(inode)
+
+
+def _held_by_one_more(inode: tuple[int, int]) -> Held:
+    _num_holders[inode] += 1
+    return Held(inode)
+
+
+def _release(inode: tuple[int, int]) -> None:
+    with _registry:
+        _num_holders[inode] -= 1
+        if not _num_holders[inode]:
+            del _num_holders[inode]
+            for file in _held.pop(inode):
+                file.close()
+
+
+def _inode(of: os.stat_result) -> tuple[int, int]:
+    return of.st_dev, of.st_ino

@@ -1,5 +1,6 @@
 """A run that is killed and called again gives the draws of an uninterrupted one."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from killed_runs import SCRIPTS, Killed, assert_same, line
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS, Method
+from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.draws_zarr import zarr_writer
 
@@ -254,6 +256,25 @@ sys.stdin.read()
             sample(posterior, tmp_path)
         other.stdin.close()
     assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_a_folder_stays_locked_when_an_earlier_holder_of_the_process_is_gone(tmp_path):
+    """Such as the recorder in the last error of a notebook."""
+    script = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+'); "
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+
+    def is_free():
+        command = [sys.executable, "-c", script, str(tmp_path / "state.lock")]
+        return not subprocess.run(command, capture_output=True, check=False).returncode
+
+    first, second = checkpoint.lock(tmp_path), checkpoint.lock(tmp_path)
+    del first
+    gc.collect()
+    assert not is_free()
+    second.close()
+    assert is_free()
 
 
 def test_counts_may_be_numpys_and_a_state_may_be_empty(posterior, tmp_path):
