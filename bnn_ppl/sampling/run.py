@@ -189,12 +189,13 @@ def run(
     in training is drawn from as it is. A sampler that starts from a fit, stopped in that fit or in
     its own warm-up, gives one draw of each chain: the point of that fit. The verdict says so, and
     so do the attributes ``stopped``, in words, and ``stopped_in``: "points", "start", "warmup" or
-    "draws". With `folder` each of these phases is saved, the draws are there to be read, and the
-    same call drops them and goes on. Without, an error or a second Ctrl-C carries the draws so far,
-    or those of the fit so far, as its attribute ``draws``.
+    "draws". With `folder` each of these phases is saved, and the same call goes on. The draws are
+    there to be read, until it drops them; but those of "points", which the folder of a run holds
+    fixed, are only given back. Without, an error or a second Ctrl-C carries the draws so far, or
+    those of the fit so far, as its attribute ``draws``.
 
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
-    chains, devices or shapes differ or `keep` is given. For this the last four compiled loops are
+    chains, devices or shapes differ or `keep` is given. For this the last eight compiled loops are
     cached (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
     does a run of a posterior that differs only in its data and in the numbers of its priors (see
     :func:`bnn_ppl.condition`); tracing it takes about a second.

@@ -152,6 +152,20 @@ def test_programs_that_call_back_are_not_shared():
     assert float(calling(1.0)(0.0)) == 1 and float(calling(2.0)(0.0)) == 2
 
 
+@pytest.mark.parametrize("as_arguments", [False, True])
+def test_programs_that_enclose_other_arrays_are_not_shared(as_arguments):
+    name = "jax_use_simplified_jaxpr_constants"
+    before = jax.config.values[name]
+    jax.config.update(name, as_arguments)
+    try:
+        for number in (1.0, 2.0):
+            enclosed = jnp.full(9, number)
+            program = programs.compiled_once(lambda x, own=enclosed: (x + own).sum())
+            assert program(0.0) == 9 * number
+    finally:
+        jax.config.update(name, before)
+
+
 def test_a_program_that_calls_back_is_found_again_by_its_trace():
     shape = jax.ShapeDtypeStruct((), jnp.float32)
     function = jax.jit(lambda x: jax.pure_callback(np.float32, shape, x))

@@ -65,9 +65,10 @@ def _of_text(
 ) -> jax.stages.Compiled:
     lowered = traced.lower()
     text = lowered.as_text()
-    # A callback's text does not name its function, but the same trace has the same one.
-    calls_back = "callback" in text
-    digest = traced.jaxpr if calls_back else hashlib.sha256(text.encode()).digest()
+    # A callback's text does not name its function, and where JAX hands over enclosed arrays as
+    # arguments, it lacks their values; but the same trace has the same ones.
+    lacks = "callback" in text or "jax.const" in text
+    digest = traced.jaxpr if lacks else hashlib.sha256(text.encode()).digest()
     # The text lacks devices.
     key = digest, lowered.in_tree, lowered.out_tree, place
     program = _kept.pop(key, None)
