@@ -30,7 +30,7 @@ class LeavingOut(NamedTuple):
     Attributes
     ----------
     match_moments
-        With --by loo, move the draws for rows that weights cannot leave out (k above 0.7).
+        With --by loo, move the draws for rows whose weights are unreliable (k above 0.7).
     refit
         With --by loo, sample again without each row that is still bad: the same method and length,
         that of a sampler started from the run's draws, kept in RUN/refits-DRAWS.

@@ -29,7 +29,7 @@ from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
-from bnn_ppl.cli.signatures import flowing
+from bnn_ppl.cli.signatures import first_paragraph, flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime import files
@@ -382,6 +382,14 @@ def test_help_breaks_lines_where_the_terminal_does_and_has_no_marks():
     """
     argument = 'a\n    First line, and "second".\nb\n    epsilon, of bnn_ppl.schedules, or "c".'
     assert flowing(docstring) == f"Do.\n\nParameters\n----------\n{argument}"
+
+
+def test_the_help_of_the_options_of_methods_has_no_tex():
+    tex = re.compile(r"otimes|frac\b|sqrt(?!\()|tilde|\bhat\b|mathrm|[_^]\{")
+    for method in METHODS.values():
+        options = flowing(method.build.__doc__).partition("Parameters\n---")[2].partition("\n\n")[0]
+        for text in (first_paragraph(method.build), options):
+            assert not tex.search(text), (method.name, tex.search(text))
 
 
 @pytest.mark.parametrize(

@@ -122,10 +122,10 @@ def laplace(
         c = 1.
     damping
         Only for ``"kronecker"``: number d added to the diagonal of both factors of a layer, instead
-        of the precision of its prior: :math:`\Lambda = (\sqrt{N/T} A + d I) \otimes (\sqrt{N/T} G +
-        d I)` (Ritter et al., 2018, with d the root of the prior's precision). Antoran et al.'s
-        ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log evidence is then not that of any
-        model. By default the prior is added exactly (see Notes).
+        of the precision of its prior: the precision of the layer is the Kronecker product of
+        sqrt(N/T) A + d I and sqrt(N/T) G + d I (Ritter et al., 2018, with d the root of the prior's
+        precision). Antoran et al.'s ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log
+        evidence is then not that of any model. By default the prior is added exactly (see Notes).
 
     Raises
     ------

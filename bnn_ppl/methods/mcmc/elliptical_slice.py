@@ -15,6 +15,7 @@ from bnn_ppl.model.trace import Array, Batch, Position
     gives="exact draws, for a few parameters",
     cost="values on all rows, no gradients, a few per step",
     counts=SAMPLED._replace(num_draws=1000, thin=10),
+    length="300 warm-up steps, 1,000 draws 10 steps apart",
 )
 def elliptical_slice(posterior: Posterior) -> Method:
     r"""Elliptical slice sampling: slices along ellipses through the position and a Gaussian draw.

@@ -75,7 +75,7 @@ def amagold(
         averages 0.4, at which 80 % of the trajectories are accepted.
     friction
         Friction :math:`\beta` per unit of time: in the time t the momentum decays by a factor of
-        :math:`e^{2 \beta t}`.
+        exp(2 beta t).
     num_minibatches
         Number of minibatches that the rows are divided into, half the number of steps of a
         trajectory. None: 10, or more if these had more than 1,024 rows each.

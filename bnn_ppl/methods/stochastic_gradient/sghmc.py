@@ -59,9 +59,9 @@ def sghmc(
         :func:`bnn_ppl.preconditioners.scale_adapted`, when gradients are mostly noise.
     redraw_every
         Number of steps between draws of the momentum from its conditional distribution given the
-        weights, to first order in the step size :math:`N(-\sqrt\epsilon g / (1 + \beta), 2 T M / (1
-        + \beta))`. (Published code omits the mean, which adds half a kick at each redraw.) By
-        default it is never redrawn.
+        weights, to first order in the step size N(-sqrt(epsilon) g / (1 + beta), 2 T M / (1 +
+        beta)). (Published code omits the mean, which adds half a kick at each redraw.) By default
+        it is never redrawn.
     clip
         Clip gradients whose norm exceeds the mean of the last 1,000 or so by more than this number
         of their standard deviations (20 in Antoran et al.'s code); the first 1,000 are not clipped.

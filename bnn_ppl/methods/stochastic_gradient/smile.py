@@ -64,10 +64,10 @@ def smile(
     .. math:: dw = S u\, dt, \qquad
         du = (I - u u^\top) \left(S g / (d - 1)\, dt + \Sigma^{1/2}\, dB\right)
 
-    with u on the unit sphere in d dimensions and g the gradient of the log-density estimated from
-    the minibatch (Sommer, Diao, Robnik, Seljak & Rügamer, 2026). A step drifts by half of
-    :math:`\epsilon`, rotates u exactly under the force there, drifts by the other half, and adds
-    noise to u.
+    with u on the unit sphere in d dimensions, g the gradient of the log-density estimated from the
+    minibatch, and :math:`\Sigma = 2 / (L d)\, I` with the decoherence length L (Sommer, Diao,
+    Robnik, Seljak & Rügamer, 2026). A step drifts by half of :math:`\epsilon`, rotates u exactly
+    under the force there, drifts by the other half, and adds noise to u.
 
     The length of u is fixed, so that gradient noise cannot heat the chain, unlike in
     :func:`bnn_ppl.sghmc`: it only rotates u. Isotropic gradient noise has the same effect as the

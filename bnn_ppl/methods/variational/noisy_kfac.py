@@ -132,16 +132,15 @@ def noisy_kfac(
         ``"empirical"``: the observed labels.
     prior_split
         ``"factored"``: the prior's precision is split between the factors as above, which adds
-        cross terms to the precision. ``"exact"``: it is added to :math:`\tfrac{N}{T} A \otimes S`
-        in the eigenbasis of the factors, without cross terms.
+        cross terms to the precision. ``"exact"``: it is added to N/T times the Kronecker product of
+        A and S in the eigenbasis of the factors, without cross terms.
     damping
-        Extrinsic damping :math:`\gamma_{ex}`, added to :math:`\gamma` for the steps of the mean
-        alone.
+        Extrinsic damping (the paper's gamma_ex), added to gamma for the steps of the mean alone.
     beta1
         Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
         Decay rate :math:`\beta_2` of the running means of A, S and squares: 1 minus the paper's
-        :math:`\tilde\beta`.
+        beta.
     num_samples
         Number of draws of the weights per step, each with a gradient and factors.
     init_std
@@ -165,8 +164,7 @@ def noisy_kfac(
     ------
     ValueError
         If a number is out of range or an option unknown; if the model calls no dense or
-        convolutional layer, or one twice; if the likelihood has no exact expectation
-        (``"gauss_newton"``).
+        convolutional layer, or one twice.
     """
     posterior = with_prior_read(posterior)
     training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
