@@ -201,6 +201,12 @@ class Figure:
         path.write_bytes(b"")
 
 
+def test_every_public_name_is_in_the_reference():
+    pages = "\n".join(path.read_text() for path in DOCS.rglob("*.md"))
+    shown = re.findall(r"^\.\. auto[a-z]+:: (?:bnn_ppl\.)?(\w+)$", pages, flags=re.MULTILINE)
+    assert sorted(set(bnn.__all__) - set(shown)) == []
+
+
 def test_each_method_has_a_page_with_the_same_sections():
     pages = {path.stem: path.read_text() for path in PAGES.glob("*.md")}
     assert set(pages) == set(BY_NAME) | {"index", "combinations"}
