@@ -125,18 +125,18 @@ def load(
         Folder with files such as ``uci/naval.npz`` and ``mnist/mnist.npz``; default: the
         environment variable BNN_PPL_DATA.
     dtype : dtype
-        Of x, and of y in regression; y of classes and tokens are int32.
+        Type of x, and of y in regression; y of classes and tokens are int32.
     target : str, int, or sequence of these, optional
-        Of a file's table: the column of y by its name in the header, or by its number, 0 the first
+        For a file's table: the column of y by its name in the header, or by its number, 0 the first
         and -1 the last. Default: the last. Several, also as one text "height,weight", are the
         columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
-        Of a file: whether the numbers of y are classes. Default: if y is text or truth values, or
+        For a file: whether the numbers of y are classes. Default: if y is text or Boolean, or
         in a table exactly two whole numbers; for ``.npz`` also if y is of integers.
     impute : bool
         Without effect: empty cells of a file's table are always filled.
     encoding : Encoding, optional
-        Of a file: the ``encoding`` of a set loaded before, to be used again in place of a look at
+        For a file: the ``encoding`` of a set loaded before, to be used again in place of a look at
         the columns.
     columns : Columns, optional
         Of a file's table: columns that are left out, or are weights, groups, times and so on, as
@@ -199,22 +199,22 @@ def load(
     The 5,000 rows that the protocol validates on are ``train.x[20_000:]`` of ``subset=25_000``.
 
     Tables of yours are read by pandas: text separated by commas, semicolons, tabs, bars or spaces,
-    with decimal points or commas, packed or not; Parquet and Feather (pyarrow needed), Excel
+    with decimal points or commas, compressed or not; Parquet and Feather (pyarrow needed), Excel
     (openpyxl needed). Several files with the same columns, in a folder or named by a pattern such
     as ``2024-*.csv``, are one table. With fsspec an address can be given; "-" is standard input.
 
-    A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Truth values (true and
+    A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Booleans (true and
     false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the first
     one of the training rows and, where these span them, sine and cosine of year, week and day.
     Texts are categories, one column of 0 and 1 for each of at most 50, and one for others: those
     that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table; 30 rows
-    are always enough) and those not seen in training. Columns with nearly as many texts as rows,
-    and a column "id", "index" or so that counts the rows, are left out, as is a first column
+    are always enough) and those not seen in training. Columns with more than half as many texts as
+    rows, and a column "id", "index" or so that counts the rows, are left out, as is a first column
     without a name, the index of pandas.
 
     Empty cells (also NA, NaN, null, "?", infinite and other unreadable ones) are filled by the
-    median of the training rows, or the most frequent truth value, beside a column that says where;
-    a category has one for them. Rows without y are left out. As y, texts and truth values are
+    median of the training rows, or the most frequent Boolean, beside a column that says where;
+    a category has one for them. Rows without y are left out. As y, texts and Booleans are
     class numbers in alphabetical order; a cell that is no number among numbers is refused. What
     was done is told in a warning and recorded in ``encoding``, by which `encode` makes the same of
     new rows.

@@ -183,7 +183,7 @@ def refit_loo(
     progress: Show = True,
     **options: Any,
 ) -> Loo:
-    """Sample again without each row that weights cannot leave out, and replace its estimate.
+    """Sample again without each row whose weights are unreliable, and replace its estimate.
 
     Parameters
     ----------
