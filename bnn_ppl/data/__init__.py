@@ -139,10 +139,10 @@ def load(
         For a file: the ``encoding`` of a set loaded before, to be used again in place of a look at
         the columns.
     columns : Columns, optional
-        Of a file's table: columns that are left out, or are weights, groups, times and so on, as
+        For a file's table: columns that are left out, or are weights, groups, times and so on, as
         in ``columns=data.Columns(drop=("id",), weights="count")``.
     image_size : int, optional
-        Of a folder of images or a set "tfds:...": scale images so that their shorter side has so
+        For a folder of images or a set "tfds:...": scale images so that their shorter side has so
         many pixels, and keep the square in the middle. By default they must be of one size.
     only_classes : sequence of int, optional
         Keep the rows of these classes alone, numbered anew in this order (after `subset`).

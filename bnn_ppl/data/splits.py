@@ -148,7 +148,8 @@ def folds_of_rows(
     num_folds
         Folds, 2 or more.
     seed
-        Of the permutation that is cut into folds; None takes rows, or groups, as they come.
+        Random seed for the permutation that is cut into folds; None takes rows, or groups, as they
+        come.
     groups
         The group of each row (num_rows,): rows of one group are in one fold.
     in_time

@@ -40,7 +40,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         latter where, of 1,000 rows or more, it predicts held-out rows better; or a number in the
         units of y.
     covariance
-        Of the noise of several targets: "diagonal", or "full", with learnt correlations.
+        Covariance of the noise of several targets: "diagonal", or "full", with learnt correlations.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise, which then

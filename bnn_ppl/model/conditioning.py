@@ -84,8 +84,9 @@ def condition(
         (host devices share the computer's); then as many rows as take a quarter. Methods that
         intercept layers (taps) see whole batches; only :func:`bnn_ppl.vogn` takes them in chunks.
     precision
-        Of products and convolutions of float32 on accelerators, here and in all that is done with
-        the posterior (runs, predictions, plans), by JAX's names; a CPU computes in float32 always.
+        Precision of products and convolutions of float32 on accelerators, here and in all that is
+        done with the posterior (runs, predictions, plans), by JAX's names; a CPU computes in
+        float32 always.
 
         - ``"highest"``: float32; six passes of bfloat16 on a TPU, no tensor cores on a GPU.
         - ``"tensorfloat32"``: TF32 on GPUs since Ampere, three passes of bfloat16 on a TPU.

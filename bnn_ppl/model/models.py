@@ -95,7 +95,7 @@ def regressor(
     num_outputs
         Columns of y.
     covariance
-        Of the noise of several outputs: ``"diagonal"``, or ``"full"``,
+        Covariance of the noise of several outputs: ``"diagonal"``, or ``"full"``,
         :math:`\mathrm{diag}(\sigma)\, C\, \mathrm{diag}(\sigma)` with a learnt correlation matrix
         C, uniform a priori (Lewandowski, Kurowicka & Joe, 2009, with :math:`\eta = 1`); its
         Cholesky factor is the site ``correlation``.

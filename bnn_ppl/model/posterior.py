@@ -85,8 +85,9 @@ class Density(NamedTuple):
     microbatch
         Rows that a device works on at a time; None for all of a batch.
     precision
-        Of matrix products and convolutions, in the posterior's functions and whatever is computed
-        with it; None for that of JAX's configuration when they are traced, or else "highest".
+        Precision of matrix products and convolutions, in the posterior's functions and whatever is
+        computed with it; None for that of JAX's configuration when they are traced, or else
+        "highest".
     is_of_y
         Whether y's distribution is another one where y is known, as of censored or masked y:
         ``predictive(values, x, y)`` then gives it.
@@ -142,10 +143,10 @@ class TrainingRows(NamedTuple):
         The classes that y is one of, and their names if the labels were not 0, 1, ...; None for
         other models.
     batch_statistics
-        Of networks with batch normalisation in train mode: the statistics of the training rows, by
+        For networks with batch normalisation in train mode: the statistics of the training rows, by
         which `predictive` normalises, in place of those of the batch. None for other models.
     targets
-        Of a model with several observed sites: how the columns of y hold the values of each. None
+        For a model with several observed sites: how the columns of y hold the values of each. None
         for other models.
     take
         ``numbers -> Posterior``: the same posterior of some of these rows alone, in memory; its

@@ -62,7 +62,7 @@ def report(
     function_rhat, weight_rhat : array or Dataset
         R-hat in function space and of the weights.
     prediction : Dataset
-        Of a classifier (`reliability`, `selective_accuracy`) or of a regression
+        Prediction of a classifier (`reliability`, `selective_accuracy`) or of a regression
         (`predicted_against_observed`, `coverage`, `pit_histogram`, `calibration_check`).
     y : array (rows,) or (rows, outputs)
         True class numbers, or targets in the units of the prediction.
@@ -73,7 +73,7 @@ def report(
     outputs : sequence of str, optional
         Names of several outputs, each of which has a panel of its own; by default their numbers.
     check : CalibrationCheck, optional
-        Of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
+        Check of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
     panel : Callable, optional
         Draws one more panel of predictions, called with ``ax=``, such as a `rootogram`.
     choice : str, optional

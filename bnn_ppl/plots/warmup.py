@@ -115,7 +115,7 @@ def warmup_scores(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes
     Parameters
     ----------
     draws : arviz.InferenceData
-        Of a run with ``score_every``.
+        Draws of a run with ``score_every``.
     ax : Axes, optional
         Where to draw.
 

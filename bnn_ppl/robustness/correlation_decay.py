@@ -43,13 +43,13 @@ def correlation_decay(
     x
         Images (rows, height, width, 1 or 3) as the network sees them, two or more.
     names
-        Of :data:`bnn_ppl.corruptions.CORRUPTIONS`.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`.
     x_mean, x_scale
-        Of the data set: x * x_scale + x_mean are pixels from 0 to 255.
+        Standardisation of the data set: x * x_scale + x_mean are pixels from 0 to 255.
     severities
         From 1 to 5.
     seed
-        Of the corruptions' random numbers.
+        Seed of the corruptions' random numbers.
 
     Returns
     -------

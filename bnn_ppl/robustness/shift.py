@@ -66,14 +66,14 @@ def corrupted(
         A pair (x, y): images (rows, height, width, 1 or 3) as the network sees them, 16 x 16 pixels
         or more, and classes (rows,).
     x_mean, x_scale
-        Of the data set: x * x_scale + x_mean are pixels from 0 to 255.
+        Standardisation of the data set: x * x_scale + x_mean are pixels from 0 to 255.
     names
-        Of :data:`bnn_ppl.corruptions.CORRUPTIONS`; all that apply by default: grey images have no
-        saturation.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`; all that apply by default: grey images
+        have no saturation.
     severities
         From 1 to 5.
     seed
-        Of the corruptions' random numbers.
+        Seed of the corruptions' random numbers.
     files
         Folder with the corrupted test images, in the layout in which CIFAR-10-C is published; they
         are computed by default. Names are then those of its files.

@@ -77,7 +77,7 @@ def subspace(
         the paper. By default the prior is the model's own: the density of z is that of w, and the
         draws are those of the posterior given that w lies in the subspace.
     key
-        Of the random directions, or of training the bend; by default ``jax.random.key(0)``.
+        Key for the random directions, or for training the bend; by default ``jax.random.key(0)``.
 
     Returns
     -------

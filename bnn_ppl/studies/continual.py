@@ -93,7 +93,7 @@ def continual_learning(
     num_tasks
         Tasks, task 1 included.
     prior
-        Of the first task, Gaussian for the expected log prior to be exact; by default
+        Prior of the first task, Gaussian for the expected log prior to be exact; by default
         :func:`bnn_ppl.priors.fan_in`.
     temperature
         T of the likelihood alone, ``p(D|w)^(1/T) p(w)``. For vcl that is the bound in which the
@@ -103,13 +103,13 @@ def continual_learning(
     num_epochs, batch_size
         Passes over the rows of a task, and rows per step.
     learning_rate
-        Of Adam at the first step of a task; it falls to 0 along half a cosine.
+        Learning rate of Adam at the first step of a task; it falls to 0 along half a cosine.
     num_draws
         Draws that vcl and same_prior predict with.
     num_rows
         Test rows of each task, the first ones; all by default.
     seed
-        Of the permutations, the starts and the batches.
+        Random seed for the permutations, the starts and the batches.
     folder
         Where each fit goes (``<learner>/task-<t>``); the same call resumes after an
         interruption, and a larger `num_tasks` extends the study.
@@ -162,7 +162,7 @@ def permuted(x: np.ndarray, task: int, *, seed: int = 0) -> np.ndarray:
     task
         From 1 up; each has a permutation of its own.
     seed
-        Of the permutations.
+        Random seed for the permutations.
 
     Returns
     -------

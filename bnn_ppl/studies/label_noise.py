@@ -53,11 +53,11 @@ def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 
     y
         Class numbers (rows,), from 0 to below `num_classes`.
     share
-        Of the rows, from 0 to 1; their number is rounded.
+        Share of the rows, from 0 to 1; their number is rounded.
     num_classes
         Classes to draw from.
     seed
-        Of the rows and of the labels.
+        Random seed for the rows and the labels.
 
     Returns
     -------
@@ -118,19 +118,20 @@ def label_noise_network(
         Any network, one of your own too: a factory as :func:`bnn_ppl.random_network` takes, from x
         (rows, ...) to logits (rows, classes).
     shares
-        Of the training labels that are replaced, see `with_label_noise`.
+        Shares of the training labels that are replaced, see `with_label_noise`.
     prior
-        Of the weights; by default :func:`bnn_ppl.priors.normal` of standard deviation 1, wide
+        Prior of the weights; by default :func:`bnn_ppl.priors.normal` of standard deviation 1, wide
         enough for the maximum a posteriori to fit random labels.
     structure
-        Of Laplace's approximation, see :func:`bnn_ppl.laplace`: "kronecker" needs layers of Flax;
-        networks from other libraries, or plain functions, take "diagonal" or "full".
+        Structure of Laplace's approximation, see :func:`bnn_ppl.laplace`: "kronecker" needs layers
+        of Flax; networks from other libraries, or plain functions, take "diagonal" or "full".
     num_epochs, batch_size
         Passes over the rows, and rows per step.
     learning_rate
-        Of Adam at the first step; it falls to 0 along half a cosine, so that the end is a mode.
+        Learning rate of Adam at the first step; it falls to 0 along half a cosine, so that the end
+        is a mode.
     seed
-        Of the labels, the start and the batches; equal at all shares.
+        Random seed for the labels, the start and the batches; equal at all shares.
     folder
         Where each fit goes (``share-<s>/point`` and ``share-<s>/laplace``); the same call
         resumes after an interruption.
@@ -191,7 +192,8 @@ def label_noise_gp(
     data
         From :func:`bnn_ppl.data.load`, of classes.
     shares
-        Of the training labels that are replaced, see `with_label_noise`: by one of the two classes.
+        Shares of the training labels that are replaced, see `with_label_noise`: by one of the two
+        classes.
     classes
         The two classes.
     num_rows
@@ -206,7 +208,7 @@ def label_noise_gp(
         l, in the units of x; by default half the median distance between training rows, of at most
         the first 1,000.
     seed
-        Of the labels.
+        Random seed for the labels.
 
     Returns
     -------

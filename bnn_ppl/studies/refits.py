@@ -47,15 +47,15 @@ class Repeated(NamedTuple):
     Attributes
     ----------
     key
-        Of all of them; each has its own, by its number.
+        Key of all of them; each has its own, by its number.
     posterior
-        Of all rows.
+        Posterior of all rows.
     take
         ``numbers -> Posterior``: that of some rows.
     make
         ``posterior -> Method``.
     options
-        Of :func:`bnn_ppl.run`.
+        Options of :func:`bnn_ppl.run`.
     folder
         Where each run has a folder of its own; None keeps them in memory.
     progress

@@ -25,7 +25,7 @@ class Training(NamedTuple):
     num_epochs, batch_size
         Passes over the rows, and rows per step.
     learning_rate
-        Of Adam at the first step; it falls to 0 along half a cosine.
+        Learning rate of Adam at the first step; it falls to 0 along half a cosine.
     folder
         Where the runs go, each in a folder of its own; None keeps them in memory.
     progress

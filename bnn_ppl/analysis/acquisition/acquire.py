@@ -90,7 +90,7 @@ def acquire(
     minimise
         Find the smallest y, with "ei", "ucb" and "thompson".
     seed
-        Of "thompson".
+        Random seed for "thompson".
 
     Returns
     -------

@@ -96,7 +96,7 @@ def distil(
         About how many inputs; a tenth of them, and of the rows, is held out. By default 30,000,
         fewer (down to 3,000) for many draws of many weights.
     seed
-        Of the inputs and of training.
+        Random seed for the inputs and for training.
     progress
         Show progress bars.
 

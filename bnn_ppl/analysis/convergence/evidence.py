@@ -48,7 +48,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
     Parameters
     ----------
     draws : arviz.InferenceData
-        Of ``tempered_smc``, ``parallel_tempering`` or ``laplace``: the group ``fitted`` has
+        Draws of ``tempered_smc``, ``parallel_tempering`` or ``laplace``: the group ``fitted`` has
         ``log_evidence`` (chain,).
 
     Returns

@@ -52,7 +52,7 @@ def decide(
         have names, otherwise by their numbers. Or one of :mod:`bnn_ppl.decisions`: ``newsvendor``,
         ``alarm``, ``reject``, ``costs``.
     actions
-        Those to choose from. By default those of a ready-made loss; otherwise the classes, or the
+        Actions to choose from. By default those of a ready-made loss; otherwise the classes, or the
         whole numbers in the range of draws that are whole numbers; and for real y any number
         between a row's least and greatest draw, to about 1e-9 of that range. That search finds the
         least of expected losses with one minimum, and of others the best of 33 places.

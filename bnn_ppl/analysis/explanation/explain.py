@@ -33,7 +33,7 @@ class Effect(NamedTuple):
     Attributes
     ----------
     values : array (points,)
-        Of the input, in the units of the data; numbers of the categories that the rows have.
+        Values of the input, in the units of the data; numbers of the categories that the rows have.
     categories : tuple of str
         Their names.
     mean : array (points,)
@@ -62,7 +62,7 @@ class Explanation(NamedTuple):
         the input is permuted among the rows, in nats, and its 90 % interval, ``lower`` and
         ``upper``, by bootstrap over rows.
     effects : dict of Effect
-        Of the most important inputs; empty for images.
+        Effects of the most important inputs; empty for images.
     rows : pandas.DataFrame
         The least certain rows, by number: ``predicted``, ``uncertainty`` and its parts ``noise``
         and ``ignorance``, ``observed``. Of numbers these are standard deviations, whose squares add

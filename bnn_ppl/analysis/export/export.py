@@ -52,9 +52,10 @@ class Exported(NamedTuple):
     bytes : int
         Size of its files.
     seconds : dict
-        Of a call with 1 and with 1,000 rows, once compiled: the median of five, on this machine.
+        Time of a call with 1 and with 1,000 rows, once compiled: the median of five, on this
+        machine.
     compile_seconds : dict
-        Of the first calls.
+        Time of the first calls.
     platforms : tuple of str
         Where its program runs.
     """

@@ -50,7 +50,7 @@ class CalibrationCheck:
         share of a calibrated prediction lies; ``nll``, nats a row, in original units; ``finding``:
         "", "too narrow", "too wide", "overconfident" or "underconfident".
     level : float or None
-        Of the intervals; None for classes.
+        Level of the intervals; None for classes.
     trusted : bool or None
         False with any finding; None if there are too few rows to tell.
     """

@@ -105,9 +105,10 @@ def check_predictive(
     Returns
     -------
     PredictiveChecks
-        Of at most 1,000 training rows, evenly spaced. The statistics are mean, sd, least, largest
-        and median of numbers, and the share of each of the first ten classes. The posterior's have
-        seen y: they find what a model cannot make at all, not whether it predicts well.
+        Checks of at most 1,000 training rows, evenly spaced. The statistics are mean, sd, least,
+        largest and median of numbers, and the share of each of the first ten classes. The
+        posterior's have seen y: they find what a model cannot make at all, not whether it predicts
+        well.
 
     Raises
     ------

@@ -41,7 +41,7 @@ class Simulated(NamedTuple):
     num_ranked : int
         Draws of each fit among which it is ranked.
     seconds : float
-        Of all simulations.
+        Time of all simulations.
     """
 
     ranks: dict[str, np.ndarray]

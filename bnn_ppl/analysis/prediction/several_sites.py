@@ -28,7 +28,7 @@ def of_site(posterior: Posterior, site: str) -> Posterior:
     Parameters
     ----------
     posterior
-        Of a model with several observed sites.
+        Posterior of a model with several observed sites.
     site
         Name of one of them.
 

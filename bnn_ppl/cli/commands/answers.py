@@ -153,7 +153,7 @@ def distil(
         About how many inputs to learn from: training rows, rows with noise, and mixtures of two;
         by default 3,000 to 30,000, by the cost of predicting them.
     seed
-        Of the inputs and of training.
+        Random seed for the inputs and for training.
     progress
         Show progress bars.
     data_dir
@@ -243,7 +243,7 @@ class Choice(NamedTuple):
     minimise
         Find the smallest y, with "ei", "ucb" and "thompson".
     seed
-        Of "thompson".
+        Random seed for "thompson".
     """
 
     num: int = 1

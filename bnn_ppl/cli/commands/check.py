@@ -48,7 +48,7 @@ def check(
     num_rows
         Rows of each simulation, evenly from the training rows.
     seed
-        Of simulations and drawn data.
+        Random seed for the simulations and drawn data.
     max_minutes
         Stop simulating after this time, once the fit in progress has ended.
     figure

@@ -37,7 +37,8 @@ class Studying(NamedTuple):
     seed
         Seed of the permutations or labels, initialisation and batches.
     folder
-        Output folder; by default runs/, the command and the data set: runs/continual-digits.
+        Output folder; by default runs/, the command and the data set, such as
+        runs/continual-digits or runs/label-noise-digits.
     progress
         Announce each fit and show a progress bar.
     """

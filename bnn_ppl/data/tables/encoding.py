@@ -32,7 +32,7 @@ class Encoding(NamedTuple):
     inputs : tuple of Column
         In the order of the columns of x. None for an ``.npz`` file, whose x are numbers.
     target : Column
-        That of y. Categories and booleans are class numbers.
+        Column of y. Categories and booleans are class numbers.
     left_out : tuple of str
         Columns that are not used.
     more_targets : tuple of Column
@@ -47,7 +47,7 @@ class Encoding(NamedTuple):
     without_y : int
         Number of rows without a value of y, which are left out.
     sheet : str
-        Of a workbook with several sheets, the name of that which was read.
+        Name of the sheet that was read, of a workbook with several.
     """
 
     inputs: tuple[Column, ...]

@@ -111,8 +111,8 @@ def hmc_reference(
     Returns
     -------
     HMCReference or HMCChains
-        Of "digits-lenet" and "mnist160" an HMCChains, in the order of ``load("digits").test`` and
-        of the first 2,000 rows of ``load("mnist").test``. Of "cifar10" an HMCReference:
+        For "digits-lenet" and "mnist160" an HMCChains, in the order of ``load("digits").test`` and
+        of the first 2,000 rows of ``load("mnist").test``. For "cifar10" an HMCReference:
         ``probs`` (10000, 10), in the order of ``load("cifar10").test`` if that was read from files.
         Images from tensorflow-datasets are in another order, so::
 

@@ -53,7 +53,7 @@ class DataSet(NamedTuple):
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
     encoding : Encoding or None
-        Of a file's table, and of an ``.npz`` file whose y are texts or truth values: how they
+        For a file's table, and for an ``.npz`` file whose y are texts or truth values: how they
         became numbers, see `bnn_ppl.data.tables.encoding`.
     classes : tuple of int or None
         The source's numbers of the classes, where only some were chosen, by their new numbers.
@@ -112,7 +112,7 @@ class Read(NamedTuple):
     encoding : Encoding or None
         How they became numbers.
     groups : numpy.ndarray or None
-        Of the training rows.
+        Groups of the training rows.
     """
 
     train: Data

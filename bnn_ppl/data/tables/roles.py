@@ -42,11 +42,11 @@ class Columns(NamedTuple):
     time : str or None
         Numbers or dates: the last tenth of the rows tests. An input too, unless it is dropped.
     exposure : str or None
-        Of counts: the rate is per unit of it; above 0.
+        For counts: the rate is per unit of it; above 0.
     trials : str or None
-        Of counts out of so many trials: whole, at least 1.
+        For counts out of so many trials: whole, at least 1.
     censoring : str or None
-        Of times: 1 or True where y is only known to be larger.
+        For times: 1 or True where y is only known to be larger.
     """
 
     drop: tuple[str, ...] = ()

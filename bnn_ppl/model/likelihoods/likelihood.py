@@ -32,7 +32,7 @@ class Likelihood(NamedTuple):
     name : str
         By which it is chosen.
     num_outputs : int
-        Of the network.
+        Number of outputs of the network.
     law : jax.tree_util.Partial
         ``law(outputs, **columns) -> distribution`` of y (rows,), outputs of shape (rows,
         num_outputs). It samples sites of its own, so call it outside the plate of rows. The columns
@@ -88,7 +88,7 @@ class Description(NamedTuple):
     law : Callable
         ``law(*numbers, outputs, **columns)``, the numbers being what `build` finds of y.
     columns : tuple of str
-        Of the rows, that it needs or can use beside x and y.
+        Columns of the rows, that it needs or can use beside x and y.
     columns_of_y : tuple of str
         Those of `columns` that `build` takes too, for y means something else without them.
     required : tuple of str

@@ -145,8 +145,8 @@ def save_weights(module: nnx.Module, path: str | Path) -> None:
     module
         The network.
     path
-        Of a .safetensors file, by this suffix, or else of the folder of an orbax checkpoint. The
-        names are those of Flax. Something that exists is not replaced.
+        Path of a .safetensors file, by this suffix, or else of the folder of an orbax checkpoint.
+        The names are those of Flax. Something that exists is not replaced.
 
     Raises
     ------

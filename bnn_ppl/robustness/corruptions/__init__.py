@@ -96,7 +96,7 @@ def corrupt(
     Returns
     -------
     array of uint8
-        Of the shape of `images`.
+        Images of the shape of `images`.
 
     Raises
     ------

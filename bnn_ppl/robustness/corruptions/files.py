@@ -41,7 +41,7 @@ def write_files(
     labels
         Their classes (rows,), below 256.
     names
-        Of :data:`bnn_ppl.corruptions.CORRUPTIONS`; by default all that apply.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`; by default all that apply.
     seed
         Seed of the corruptions.
     progress
@@ -121,7 +121,7 @@ class CorruptedFiles:
     Attributes
     ----------
     names : list of str
-        Of the corruptions that have a file.
+        Names of the corruptions that have a file.
 
     Raises
     ------

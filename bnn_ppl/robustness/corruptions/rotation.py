@@ -22,7 +22,7 @@ def rotate(images: ArrayLike, degrees: float, *, fill: float = 0) -> Array:
     Returns
     -------
     array
-        Of the shape and dtype of `images`; uint8 is rounded.
+        Array of the shape and dtype of `images`; uint8 is rounded.
 
     Raises
     ------

@@ -71,11 +71,12 @@ class MachinePlan(NamedTuple):
     phases
         Warm-up and draws.
     flops, num_bytes
-        Of one gradient of all chains of a device.
+        Cost of one gradient of all chains of a device.
     precision
         The posterior's precision of products.
     gradients
-        Of a chain in the whole run: at most, where their number is known only when it runs.
+        Gradients of a chain in the whole run: at most, where their number is known only when it
+        runs.
     start_steps
         Steps of the methods that the chains start from, at most. They are not in `gradients`.
     disk
@@ -137,10 +138,10 @@ def plan_for_machine(
     machine
         From :func:`bnn_ppl.runtime.machines.machines.machine`.
     gradients_a_draw
-        Of one chain; a step of warm-up takes as many as one between draws. By default the most
-        that a method takes, or one for each step.
+        Gradients per draw of one chain; a step of warm-up takes as many as one between draws. By
+        default the most that a method takes, or one for each step.
     **options
-        Those of :func:`bnn_ppl.plan` for the length of the run, its batches and `init`.
+        Options of :func:`bnn_ppl.plan` for the length of the run, its batches and `init`.
 
     Raises
     ------

@@ -52,10 +52,10 @@ class Plan(NamedTuple):
     seconds_a_warmup_step, seconds_a_draw
         For all chains.
     hours
-        Of the whole run, including compilation and the warm-up of methods that it starts from.
+        Time of the whole run, including compilation and the warm-up of methods that it starts from.
         Training that ends by itself is counted to its last step: the run may be shorter.
     gradients
-        Of the whole run, all chains together; counted likewise.
+        Gradients of the whole run, all chains together; counted likewise.
     memory_a_device, memory_limit
         Bytes that the compiled program needs, and bytes available (None if unknown).
     process_memory

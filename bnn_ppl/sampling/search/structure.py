@@ -113,8 +113,8 @@ def choose_structure(
     folder
         Where to keep the fits: a choice that was stopped goes on there.
     max_minutes
-        Of the run; the choice takes a third of them, and at most two minutes. What there is no time
-        for is left out.
+        Time limit of the run; the choice takes at most a third of it, and at most two minutes. What
+        there is no time for is left out.
     progress
         As for :func:`bnn_ppl.run`.
     """

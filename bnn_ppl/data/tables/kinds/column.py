@@ -28,7 +28,7 @@ class Column(NamedTuple):
         "number"; "boolean", as 0 and 1; "category", as one column of 0 and 1 for each category; or
         "date", as days and cycles.
     categories : tuple of str
-        Of a category, in the order of their columns, which is alphabetical.
+        Values of a category, in the order of their columns, which is alphabetical.
     fill : float, str or None
         What empty cells are taken for: a number (0 or 1 for a boolean); None refuses them, unless
         a category has other ones.
@@ -44,7 +44,7 @@ class Column(NamedTuple):
     low, high : float or None
         Least and largest value of the training rows; of dates in days since 1970.
     cycles : tuple of str
-        Of a date: "year", "week" and "day" where the training rows span them.
+        For a date: "year", "week" and "day" where the training rows span them.
     """
 
     name: str
