@@ -56,7 +56,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
     LogEvidence
         ``mean`` and ``standard_error``, in nats. Both are NaN if a chain has not come to the
         posterior. The error is also NaN where it is not known: of ``laplace``, of one chain of
-        ``parallel_tempering``, and of ``tempered_smc`` if warm-up ended on the way back.
+        ``parallel_tempering``, and of ``tempered_smc`` if warm-up ended in the backward pass.
 
     Raises
     ------

@@ -80,9 +80,9 @@ def tempered_smc(
       (Buchholz, Chopin & Jacob, 2021; Dai, Heng, Jacob & Whiteley, 2022)
 
     (Neal, 2001; Del Moral, Doucet & Jasra, 2006; weighing, resampling and kernel are BlackJAX's).
-    At :math:`\beta = 1` copies of the particles set out on the way back to :math:`\beta = 0`, in
+    At :math:`\beta = 1` copies of the particles set out on a backward pass to :math:`\beta = 0`, in
     the same way, and estimate 1 / Z; warm-up ends when they have arrived. Particles that lag behind
-    the densities make the first estimate of log Z too low, and that on the way back too high
+    the densities make the first estimate of log Z too low, and that of the backward pass too high
     (Grosse, Ghahramani & Adams, 2015): the result is their mean, and the gap is part of its error.
 
     Each step after warm-up moves the next particle by a trajectory and returns it. The weight of a
