@@ -31,7 +31,7 @@ GROUPS = {
     "torch-uncertainty": ["torch-uncertainty[cpu]==0.13.0"],
     "bde": ["bde"],  # no file measures it: no version of it is found
 }
-OWN = "bnn_ppl", "numpyro", "blackjax"  # which the package itself needs
+OWN = "bnn_ppl", "numpyro", "blackjax"  # measured in this Python, whatever environments have them
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import check_proper_priors
+from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.model.trace import Data, Values
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.storage.inference_data import inference_data
@@ -48,7 +48,7 @@ def prior_draws(
     TypeError
         If key or posterior are of another type.
     ValueError
-        If a count is below 1, or a prior is improper.
+        If a count is below 1, or a prior is improper or has factors, scales or masks.
     """
     check_arguments(key=key, posterior=posterior)
     check_count("num_draws", num_draws)
@@ -58,6 +58,7 @@ def prior_draws(
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
         return posterior.prior.draw(own_key, data)
 
+    check_no_factors(posterior, "prior_draws")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
     # The data are an argument: captured, they would become a constant of the program.
     every_chain = jax.jit(

@@ -117,15 +117,21 @@ def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
         If the method takes all rows or was given its step size, or a count is out of range.
     """
     check_count("cycle_length", cycle_length)
-    if method.all_rows:
+    name = method.settings.get("method", "a method")
+    if method.settings.get("control_variates"):
         raise ValueError(
-            f"got {method.settings.get('method', 'a method')}, which takes all rows, expected a "
-            "sampler on minibatches, such as sgld(posterior)"
+            f"got {name} with control variates, expected a sampler by itself, such as "
+            "sgld(posterior)"
+        )
+    if method.all_rows and name != "amagold":  # which draws minibatches of all rows by itself
+        raise ValueError(
+            f"got {name}, which takes all rows, expected a sampler on minibatches, such as "
+            "sgld(posterior)"
         )
     if method.settings.get("step_size", 0.0) is not None:
         raise ValueError(
-            f"got {method.settings.get('method', 'a method')} with a step size of its own, "
-            "expected one that finds it: give cyclical(...) as its step size"
+            f"got {name} with a step size of its own, expected one that finds it: give "
+            "cyclical(...) as its step size"
         )
     share = cyclical(1.0, cycle_length, num_warmup)
 

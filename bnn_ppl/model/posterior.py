@@ -92,8 +92,8 @@ class Density(NamedTuple):
         Whether y's distribution is another one where y is known, as of censored or masked y:
         ``predictive(values, x, y)`` then gives it.
     factors
-        Names of what ``prior.draw`` does not draw from as the prior density has it: factors, and
-        latent sites that are scaled or masked.
+        Names of factors of the prior, and of latent sites that are scaled or masked:
+        ``prior.draw`` knows nothing of these.
     is_whole
         Whether one of these is of all rows together: only batches of all rows will do.
     """

@@ -127,7 +127,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
         of_prior = factors(trace, of_rows=False)
-        names.extend(_named([*of_prior, *filter(_is_not_drawn_as_scored, latent)]))
+        names.extend(_named([*of_prior, *filter(_is_scaled_or_masked, latent)]))
         return [site["fn"] for site in observed], [log_prob(site) for site in of_prior]
 
     def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
@@ -191,8 +191,8 @@ def _named(sites: list[dict]) -> list[str]:
     return [site["name"] for site in sites]
 
 
-def _is_not_drawn_as_scored(site: dict) -> bool:
-    """Whether a latent site is scaled or masked, which changes its density but not its draws."""
+def _is_scaled_or_masked(site: dict) -> bool:
+    """Whether a latent site has a scale or a mask, which its density has and its draws have not."""
     return site["scale"] is not None or isinstance(innermost(site["fn"]), dist.MaskedDistribution)
 
 

@@ -330,9 +330,18 @@ def _row_scale(trace: dict) -> Array | None:
     first = likelihood[0]
     if len(likelihood) == 1:
         return _scale_of_rows(first)
-    shared = all(site["scale"] is first["scale"] for site in likelihood)
-    unmasked = {**first, "fn": dist.Unit(jnp.zeros(first["fn"].batch_shape))}
-    return _scale_of_rows(unmasked) if shared else None
+    scale, shape = first["scale"], first["fn"].batch_shape
+    if scale is None or any(site["scale"] is not scale for site in likelihood):
+        return None
+    if not shape or _has_columns(scale, shape):  # outputs of a row have scales of their own
+        return None
+    return jnp.broadcast_to(scale, shape).reshape(shape[0], -1)[:, 0]
+
+
+def _has_columns(scale: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a scale differs between the outputs of a row, as it broadcasts to a batch shape."""
+    whole = (1,) * (len(shape) - jnp.ndim(scale)) + jnp.shape(scale)
+    return math.prod(whole[1:]) > 1
 
 
 def _scale_of_rows(observed: dict) -> Array | None:
@@ -340,8 +349,7 @@ def _scale_of_rows(observed: dict) -> Array | None:
     mask = _mask_of_rows(observed["fn"])
     if scale is None:
         return mask
-    whole = (1,) * (len(shape) - jnp.ndim(scale)) + jnp.shape(scale)  # as it broadcasts
-    if not shape or math.prod(whole[1:]) > 1:
+    if not shape or _has_columns(scale, shape):
         raise ValueError(
             f"got a scale of shape {jnp.shape(scale)} for y of batch shape {shape}, expected one "
             "for all outputs of a row: scale the plate of rows, of shape (rows, 1) there"

@@ -332,7 +332,7 @@ def test_a_prior_that_is_too_narrow_to_learn(width, kind):
 def test_data_of_another_scale(posterior):
     far = bnn.condition(line, (X, 1000 * Y))
     draws = sampled(far, bnn.nuts(far))
-    assert told(far, draws, "worse_than_mean").startswith("scale the y to mean 0 and sd 1")
+    assert told(far, draws, "worse_than_mean").startswith("scale y to mean 0 and sd 1")
     scaled = bnn.condition(line, (X, Y / Y.std()))
     assert bnn.verdict(scaled, sampled(scaled, bnn.nuts(scaled))).converged
 

@@ -209,7 +209,7 @@ def test_a_prior_that_is_scaled_is_refused_where_draws_of_it_are_needed(method):
             numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
 
     posterior = bnn.condition(model, (X, Y))
-    with pytest.raises(ValueError, match="got the factor or scale of 'w' for"):
+    with pytest.raises(ValueError, match="got the factor, scale or mask of 'w' for"):
         getattr(bnn, method)(posterior)
 
 
@@ -230,6 +230,10 @@ def test_a_scale_that_several_sites_share_is_that_of_the_row(own, expected):
 def test_samplers_of_minibatches_alone_have_cycles_and_centres(posterior):
     with pytest.raises(ValueError, match="got hmc, which takes all rows, expected a sampler"):
         bnn.schedules.in_cycles(bnn.hmc(posterior), 100, 50)
+    centred = bnn.control_variates(posterior, bnn.sgld(posterior))
+    with pytest.raises(ValueError, match="got sgld with control variates, expected a sampler"):
+        bnn.schedules.in_cycles(centred, 100, 50)
+    assert bnn.schedules.in_cycles(bnn.amagold(posterior), 100, 50).settings["cycle_length"] == 100
     streamed = bnn.condition(linear, bnn.data.stream(X, Y))
     with pytest.raises(ValueError, match="got a stream of 40 rows, expected rows in memory"):
         bnn.control_variates(streamed, bnn.sgld(streamed, 1e-3))

@@ -261,9 +261,7 @@ def test_a_factor_of_weights_is_of_the_prior_whatever_the_batch():
     priors = [posterior.density.terms(position, (X[:n], REAL[:n])).log_prior for n in (7, 8)]
     assert priors[0] == priors[1] == posterior.log_prior(position)
     for method in (bnn.laplace, bnn.tempered_smc, bnn.parallel_tempering):
-        with pytest.raises(
-            ValueError, match="got the factor or scale of 'penalty' for .*, expected"
-        ):
+        with pytest.raises(ValueError, match="got the factor, scale or mask of 'penalty' for"):
             method(posterior)
 
 

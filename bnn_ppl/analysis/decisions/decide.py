@@ -105,12 +105,14 @@ def _by_table(outcomes: Outcomes, loss: costs, actions: Sequence[Any] | Array | 
     """Choose among the rows of a table of costs, all or those listed by name or number."""
     names, table = loss.of(outcomes.classes_of_table(loss.num_classes))
     actions = names if actions is None else list(actions)
-    rows = [names.index(each) if each in names else each for each in actions]
+    # All by their names, or all by their rows: classes 1, 2, 3 have the rows 0, 1, 2.
+    by_name = all(each in names for each in actions)
+    rows = [names.index(each) for each in actions] if by_name else actions
     wrong = [each for each in rows if each not in range(len(names))]
     if wrong:
         raise ValueError(
             f"got the action {wrong[0]!r} with costs of {', '.join(map(str, names))}, expected "
-            "one of these, or the number of its row: list some"
+            f"these names, or numbers of rows from 0 to {len(names) - 1}"
         )
     return _renamed(_among(outcomes.by_number(), table, rows), actions)
 

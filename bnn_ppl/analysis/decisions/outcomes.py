@@ -76,6 +76,11 @@ def outcomes_of(prediction: Any) -> Outcomes:
                 f"got draws of {', '.join(map(str, drawn))}, expected those of one site: give "
                 f"draws['{_DRAWN}'][name]"
             )
+        if "log_weight" in prediction.get("sample_stats", {}):
+            raise ValueError(
+                "got draws with weights, expected draws that count alike: use a method whose draws "
+                "do, such as sgld in place of csgld"
+            )
         (array,) = drawn.values()
         return _of_draws(array, json.loads(prediction.attrs.get("class_names", "null")))
     if isinstance(prediction, Mapping):

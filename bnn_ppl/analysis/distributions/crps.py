@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import xarray
 
 _DRAWS = 4_096  # of y in all, at least, where there is no closed form
-_MOST_GAUSSIANS = 500  # draws of the weights: all pairs of more take too long
+_MOST_GAUSSIANS = 500  # draws of the weights: pairs of more take longer than drawing y
 _NUMBERS_AT_ONCE = 2**24
 
 Scores = tuple[np.ndarray, np.ndarray]  # of each row, and their Monte Carlo errors

@@ -148,15 +148,15 @@ def explain(
     labels = labels_of(posterior, y)
     base = predict(posterior, kept, (rows.given(rows.x, np.arange(len(y))), labels))
     units = _Units.of(posterior, data_set, base, of_class)
-    at = posterior, kept, rows, labels
-    importance = _importance(at, named, base, num_permutations, rng, progress)
+    scored = posterior, kept, rows, labels
+    importance = _importance(scored, named, base, num_permutations, rng, progress)
     followed = [] if rows.x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
-    at = posterior, kept, rows, units
-    effects = {name: _effect(at, named[name], data_set) for name in followed}
+    read = posterior, kept, rows, units
+    effects = {name: _effect(read, named[name], data_set) for name in followed}
     parts = units.parts(base, y).set_index(rows.numbers).rename_axis("row")
-    least = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
+    unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
     return Explanation(
-        importance, effects, least, parts, units.predicts, float(base["log_prob"].mean())
+        importance, effects, unsure, parts, units.predicts, float(base["log_prob"].mean())
     )
 
 

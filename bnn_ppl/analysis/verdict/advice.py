@@ -246,8 +246,12 @@ def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
 
 
 def _y_depends_on_x(sample: RowSample) -> bool:
-    x = [np.asarray(leaf) for leaf in jax.tree.leaves(sample.x)]
-    return p_of_independence(x, sample.y, sample.kind == "probs") < _LEVEL
+    # By rows without gaps: what fills these would tell where y is missing, not what it is.
+    whole = sample.known.reshape(len(sample.y), -1).all(1)
+    if not whole.any():
+        return False
+    x = [np.asarray(leaf)[whole] for leaf in jax.tree.leaves(sample.x)]
+    return p_of_independence(x, sample.y[whole], sample.kind == "probs") < _LEVEL
 
 
 def _by_row(values: np.ndarray) -> np.ndarray:

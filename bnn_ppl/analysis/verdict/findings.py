@@ -100,8 +100,8 @@ def scale_advice(posterior: Posterior, sample: RowSample) -> str | None:
     far = _far(sample.y)
     support = None if far is None else support_of_y(posterior, sample)
     if support is constraints.real:
-        return f"scale the y to mean 0 and sd 1 ({far})"
-    return f"divide the y by its mean ({far})" if support is constraints.positive else None
+        return f"scale y to mean 0 and sd 1 ({far})"
+    return f"divide y by its mean ({far})" if support is constraints.positive else None
 
 
 def _far(leaf: Any) -> str | None:

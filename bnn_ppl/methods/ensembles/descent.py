@@ -299,7 +299,8 @@ def _terms(posterior: Posterior, position: Tree, anchor_noise: Tree, batch: Any)
     terms = posterior.density.terms(position, batch)
     pulls = {}
     for site, noise in (anchor_noise or {}).items():
-        # An anchor moves with a mean and a scale that are learnt, which have their density.
+        # Where the mean or the scale is learnt, the anchor moves with it, and the density needs
+        # its constant, which depends on the scale.
         loc, scale = terms.normals[site]
         pulls[site] = dist.Normal(loc + scale * noise, scale).log_prob(position[site])
     return terms._replace(log_priors=terms.log_priors | pulls)
@@ -353,7 +354,7 @@ def optimizer_of(
 
 
 def drawn_anchor_noise(key: jax.Array, position: Tree) -> Tree:
-    """Draw standard Gaussian noise like a position, of their mean squared size.
+    """Draw standard Gaussian noise in the shapes of a position, scaled to a mean square of 1.
 
     In many dimensions nearly all draws are at about that distance from the mean; an anchor at
     exactly that distance has the temperature of the prior (the sum of (w / std)^2 is the number of

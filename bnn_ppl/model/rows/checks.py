@@ -373,12 +373,12 @@ def refuse_nonfinite_chunks(chunks: "StreamChunks") -> None:
 
 
 def check_no_factors(posterior: "Posterior", name: str) -> None:
-    """Refuse a model whose prior density has factors or scales that its draws do not have."""
+    """Refuse a model whose prior density has what its draws do not: factors, scales or masks."""
     if posterior.density.factors:
         raise ValueError(
-            f"got the factor or scale of {posterior.density.factors[0]!r} for {name}, expected a "
-            "prior of distributions alone: give the sites a prior with this density, or use hmc "
-            "or nuts"
+            f"got the factor, scale or mask of {posterior.density.factors[0]!r} for {name}, "
+            "expected a prior of distributions alone: give the sites a prior with this density "
+            "(hmc and nuts take any)"
         )
 
 

@@ -102,7 +102,7 @@ def test_draws_of_classes_count_as_their_shares():
     assert bnn.decide(RNG.poisson(3.0, (99, 2)), lambda a, y: abs(a - y)).action.dtype.kind == "i"
 
 
-@pytest.mark.parametrize("names", [["a", "b", "c"], [10, 20, 30]])
+@pytest.mark.parametrize("names", [["a", "b", "c"], [10, 20, 30], [1, 2, 3]])
 def test_draws_of_classes_count_by_their_names(names):
     numbers = RNG.integers(0, 3, (1, 40, 5))
     y = xarray.Dataset({"y": (("chain", "draw", "row"), numbers)})

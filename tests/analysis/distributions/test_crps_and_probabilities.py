@@ -74,7 +74,7 @@ def test_the_score_of_gaussians_is_exact(weighted):
 
 def test_whether_the_score_is_exact_depends_on_the_number_of_draws_alone(monkeypatch):
     monkeypatch.setattr(crps, "_of_gaussians", lambda each, shares, y: (np.zeros(len(y)),) * 2)
-    x, y = np.ones((2_200, 2), np.float32), np.zeros(2_200, np.float32)
+    x, y = np.ones((9_000, 2), np.float32), np.zeros(9_000, np.float32)
     posterior = conditioned(lambda f, sd, x: dist.Normal(f, sd), y, x)
     for num_draws, num_rows, exact in ((500, 9_000, True), (501, 2, False)):
         values = {"w": np.zeros((1, num_draws, 2), np.float32), "sd": np.ones((1, num_draws))}
