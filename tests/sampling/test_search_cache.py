@@ -72,9 +72,16 @@ def with_mean(mean_of):
     return bnn.condition(model, (X, Y))
 
 
-def test_a_model_is_another_by_values_that_it_encloses():
-    posteriors = [with_mean(lambda f, by=by: f + np.full(len(f), by)) for by in (0.1, 0.1, 0.2)]
-    first, same, other = (SearchCache.of([posterior]).place for posterior in posteriors)
+@pytest.mark.parametrize("as_arguments", [False, True])  # of the equations of its program
+def test_a_model_is_another_by_values_that_it_encloses(as_arguments):
+    name = "jax_use_simplified_jaxpr_constants"
+    before = jax.config.values[name]
+    jax.config.update(name, as_arguments)
+    try:
+        posteriors = [with_mean(lambda f, by=by: f + np.full(len(f), by)) for by in (0.1, 0.1, 0.2)]
+        first, same, other = (SearchCache.of([posterior]).place for posterior in posteriors)
+    finally:
+        jax.config.update(name, before)
     assert first == same != other and first is not None
 
 

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 
 def equations_in(program: Jaxpr) -> Iterator[JaxprEqn]:
@@ -21,8 +22,13 @@ def programs_in(equation: JaxprEqn) -> list[Jaxpr]:
 
 
 def constants_in(program: Jaxpr) -> Iterator[Any]:
-    """Give the constants of the programs inside a program, which its text does not show."""
+    """Give the constants of the programs inside a program, which its text does not show.
+
+    JAX can also be told to have arrays among the arguments of equations.
+    """
     for equation in equations_in(program):
+        literals = (atom.val for atom in equation.invars if isinstance(atom, Literal))
+        yield from (value for value in literals if np.ndim(value))
         for parameter in equation.params.values():
             for inner in _several(parameter):
                 yield from inner.consts if isinstance(inner, ClosedJaxpr) else ()
