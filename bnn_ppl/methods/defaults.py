@@ -18,7 +18,7 @@ class Counts(NamedTuple):
 
     def filled(self, num_rows: int, given: Mapping[str, Any]) -> "Counts":
         """Replace given values (not None; batch size "all" becomes None), and count in steps."""
-        known = {
+        known: dict[str, Any] = {
             name: int(value) if isinstance(value, np.integer) else value
             for name, value in given.items()
             if value is not None

@@ -32,9 +32,7 @@ _STOPPED = {"verdict": "not judged: stopped by Ctrl-C"}  # of this call alone
 
 def verdict_attributes(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]:
     """Give the attributes ``verdict`` and ``converged`` of draws."""
-    if set(_FACTS) <= set(
-        draws.attrs
-    ):  # of a finished run that was called again: nothing was added
+    if "converged" in draws.attrs:  # of a finished run that was called again: nothing was added
         return {name: draws.attrs[name] for name in _FACTS}
     try:
         found = verdict(posterior, draws)

@@ -258,9 +258,11 @@ class FolderRecorder(Recorder):
             file = str(next(iter(files.values())))
             warn(f"got {file!r} damaged: the run resumes after the {first} draws before that")
             done = done._replace(draws=first)
-            self._save_state(done, self.snapshot(states))
+            with storing(self._path, f"draw {first}"):
+                self._save_state(done, self.snapshot(states))
         if first < zarr_writer.num_published(self._writer):
-            zarr_writer.publish_draws(self._writer, first, self._layout.attrs | counts(done))
+            with storing(self._path, f"draw {first}"):
+                zarr_writer.publish_draws(self._writer, first, self._layout.attrs | counts(done))
         return done
 
     def _write_fixed(self, name: str) -> None:

@@ -70,8 +70,9 @@ def k_fold(
     """
     again = repeated(key, posterior, method, options, folder, progress)
     counted = weights_of_rows(posterior) > 0
-    whole = isinstance(folds, int | np.integer)
-    parts = folds_of_rows(posterior.num_rows, int(folds)) if whole else [*folds]
+    if isinstance(folds, int | np.integer):
+        folds = folds_of_rows(posterior.num_rows, int(folds))
+    parts = [*folds]
     _check(parts)
     parts = [(kept, held[counted[held]]) for kept, held in parts if counted[held].any()]
     found, began = [], time.monotonic()

@@ -4,7 +4,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,12 +57,8 @@ class Search(NamedTuple):
             yield
             return
         make_folder(Path(self.place))
-        held = lock(Path(self.place))
-        try:
+        with lock(Path(self.place)) or nullcontext():
             yield
-        finally:
-            if held is not None:
-                held.close()
 
     @contextmanager
     def told(self, part: str) -> Iterator[None]:

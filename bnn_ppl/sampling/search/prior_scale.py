@@ -67,8 +67,8 @@ def prior_scale(
     Raises
     ------
     ValueError
-        If a number is out of range, or the Laplace approximation does not support the model (see
-        :func:`bnn_ppl.laplace`).
+        If a number is out of range, another process searches in the same folder, or the Laplace
+        approximation does not support the model (see :func:`bnn_ppl.laplace`).
     TimeoutError
         If `max_minutes` pass before the first step.
     """

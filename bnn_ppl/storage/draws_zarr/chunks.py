@@ -251,10 +251,8 @@ def _write_anew(
         (i, j), (num_chains, num_draws) = place, part.shape[:2]
         values[i : i + num_chains, j : j + num_draws] = part
         chains, draws, *rest = chunks.cell
-        wrong = cells["crc"] ^ _crcs(cells)  # not 0 of a damaged cell: it stays so
-        begun = slice(
-            -(-j // draws), -(-(j + num_draws) // draws)
-        )  # here, from their first draw on
+        wrong = cells["crc"] ^ _crcs(cells)  # not 0 of a damaged cell, which stays so
+        begun = slice(-(-j // draws), -(-(j + num_draws) // draws))  # by this call
         wrong[begun if stored else slice(None)] = 0
         cells["values"] = np.moveaxis(values.reshape(chains, len(cells), draws, *rest), 1, 0)
         cells["crc"] = _crcs(cells) ^ wrong
