@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from bnn_ppl.nets.conversion.weights import Net, few
 from bnn_ppl.nets.mlp import MLP
-from bnn_ppl.runtime.checks import check_count
 
 _start_a = nnx.initializers.he_uniform()  # as flax.nnx.LoRA
 
@@ -63,7 +63,8 @@ def low_rank(
         pattern matches no layer; if a layer has adapters already, groups or a mask, or is not
         called by its network (an :class:`MLP` with ``features_first``).
     """
-    check_count("rank", rank)
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 1:
+        raise ValueError(f"got rank={rank!r}, expected an integer, 1 or more: 4 is usual")
     if alpha is not None and not 0 < alpha < math.inf:
         raise ValueError(f"got alpha={alpha!r}, expected a positive number: leave it out")
     scale = 1.0 if alpha is None else alpha / rank

@@ -86,8 +86,8 @@ def test_a_linen_network_is_adapted():
 
 def test_what_does_not_fit_is_refused():
     for match, options in {
-        "got rank=0, expected a whole number from 1 up": {"rank": 0},
-        "got rank=1.5, expected a whole number": {"rank": 1.5},
+        "got rank=0, expected an integer, 1 or more": {"rank": 0},
+        "got rank=1.5, expected an integer": {"rank": 1.5},
         "got rank=3 for layers.1 with a kernel of shape": {"rank": 3},
         r"got where=\(\) without a pattern": {"rank": 1, "where": ()},
         r"got where='head.\*', which matches no layer": {"rank": 1, "where": "head.*"},
