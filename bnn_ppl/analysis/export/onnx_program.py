@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.export.onnx_primitives import Graph, traced, write
-from bnn_ppl.analysis.export.program import Program, drawn_values, kind_of
+from bnn_ppl.analysis.export.program import Program, chains_apart, drawn_values, kind_of
 from bnn_ppl.analysis.prediction.model_average import moments_of
 from bnn_ppl.analysis.prediction.per_draw import Array, Tree, of_draws, predictive_of
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -51,9 +51,13 @@ def onnx_program(posterior: Posterior, draws: Any) -> tuple[Program, Callable[[d
     example = posterior.rows.examples[0]
     shares = weights / weights.sum()
 
+    def of_chain(drawn: Tree, row: Array) -> tuple[Array, Array]:
+        at = of_draws(predictive, drawn, row[None], None)
+        return jax.vmap(lambda values: moments_of(at(values))[1:])(drawn)
+
     def of_row(row: Array) -> list[Array]:
-        at = of_draws(predictive, block, row[None], None)
-        center, variance = jax.vmap(lambda values: moments_of(at(values))[1:])(block)
+        each = [of_chain(drawn, row) for drawn in chains_apart(posterior, block)]
+        center, variance = map(jnp.concatenate, zip(*each, strict=True))
         mean = jnp.tensordot(shares, center[:, 0], 1)
         if kind.is_of_classes:
             return [mean]

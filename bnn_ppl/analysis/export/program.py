@@ -94,6 +94,13 @@ def drawn_values(posterior: Posterior, draws: Any) -> tuple[Tree, np.ndarray]:
     return block, weights_of(draws).ravel().astype(jnp.result_type(float))
 
 
+def chains_apart(posterior: Posterior, drawn: Tree) -> list[Tree]:
+    """Split draws (draws, ...) by chain where each chain has a centre, as ``of_draws`` needs it."""
+    count = max(1, posterior.sites.centres)
+    each = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), drawn)
+    return [jax.tree.map(lambda leaf: leaf[chain], each) for chain in range(count)]  # noqa: B023
+
+
 def _of_row(
     predictive: Predictive,
     kind: _Kind,
@@ -104,14 +111,18 @@ def _of_row(
     row: Tree,
 ) -> dict[str, Array]:
     x = jax.tree.map(lambda leaf: leaf[None], row)
-    sums, _ = added(predictive, None, drawn, weights, x, None)
+    chains, sums = chains_apart(posterior, (drawn, weights)), None
+    for block, share in chains:
+        sums, _ = added(predictive, sums, block, share, x, None)
+    assert sums is not None
     if kind.is_of_classes:
         return {"probs": sums.mean[0], "expected_entropy": sums.entropy[0]}
     epistemic = sums.spread[0] / sums.weight
     found = {"mean": sums.mean[0], "variance": sums.variance[0] + epistemic}
     found["epistemic_variance"] = epistemic
     if kind.has_quantiles:
-        each = distributions_of(predictive, drawn, x)
+        by_chain = [distributions_of(predictive, block, x) for block, _ in chains]
+        each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *by_chain)
         found["quantiles"] = quantiles_of(each, weights, levels)[:, 0]
     return found
 

@@ -24,6 +24,7 @@ from bnn_ppl.data.tables.encoding import Column, Encoding
 
 pytest.importorskip("flatbuffers")
 RNG = np.random.default_rng(0)
+SGLD = partial(bnn.sgld, step_size=1e-5)
 # Nothing but JAX, NumPy and flatbuffers can be imported.
 ALONE = """
 import sys
@@ -57,10 +58,10 @@ np.savez(sys.path[0] + "/found.npz", **found)
         return dict(file)
 
 
-def sampled(model, data):
+def sampled(model, data, method=SGLD):
     posterior = bnn.condition(model, data)
     run = partial(bnn.run, jax.random.key(0), posterior, num_chains=2, progress=False)
-    return posterior, run(bnn.sgld(posterior, step_size=1e-5), num_warmup=3, num_draws=4)
+    return posterior, run(method(posterior), num_warmup=3, num_draws=4)
 
 
 def images(side, num_classes, channels=1):
@@ -151,6 +152,18 @@ def test_an_export_predicts_as_the_package_does(name, tmp_path):
         same(found["epistemic_sd"] ** 2, expected["epistemic_variance"])
         levels = 0.05, 0.25, 0.5, 0.75, 0.95
         same(found["quantiles"].T, bnn.predict_quantiles(posterior, draws, x, levels))
+
+
+def test_each_chain_of_laplace_is_linearised_about_its_own_centre(tmp_path):
+    x = RNG.normal(size=(9, 2)).astype(np.float32)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 2, (3,), 1), bnn.priors.normal(1.0), 0.2)
+    posterior, draws = sampled(model, (x, x[:, 0]), partial(bnn.laplace, structure="diagonal"))
+    bnn.export(posterior, draws, tmp_path / "export")
+    found, expected = predict.load(tmp_path / "export")(x), bnn.predict(posterior, draws, x)
+    same = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    same(found["mean"], expected["mean"])
+    same(found["sd"] ** 2, expected["variance"])
+    same(found["quantiles"][:, 2], bnn.predict_quantiles(posterior, draws, x, 0.5)[0])
 
 
 @pytest.mark.thorough

@@ -18,6 +18,7 @@ from bnn_ppl.cli import main
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(0)
+SGLD = partial(bnn.sgld, step_size=1e-5)
 
 
 def answers(folder, rows):
@@ -26,17 +27,17 @@ def answers(folder, rows):
     return dict(zip(names, session.run(None, {"x": np.asarray(rows, float)}), strict=True))
 
 
-def sampled(model, data):
+def sampled(model, data, method=SGLD):
     posterior = bnn.condition(model, data)
     run = partial(bnn.run, jax.random.key(0), posterior, num_chains=2, progress=False)
-    return posterior, run(bnn.sgld(posterior, step_size=1e-5), num_warmup=3, num_draws=4)
+    return posterior, run(method(posterior), num_warmup=3, num_draws=4)
 
 
-def regression(**options):
+def regression(prior=None, method=SGLD, **options):
     x = RNG.normal(size=(9, 3)).astype(np.float32)
     net = partial(bnn.nets.MLP, 3, (5, 4), 1, **options)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
-    return *sampled(model, (x, x[:, 0])), x
+    model = bnn.models.regressor(net, prior or bnn.priors.fan_in(), bnn.priors.noise())
+    return *sampled(model, (x, x[:, 0]), method), x
 
 
 def changing_noise():
@@ -63,6 +64,8 @@ CASES = {
     "silu": partial(regression, activation=nnx.silu),
     "features first": partial(regression, features_first=True),
     "changing noise": changing_noise,
+    # Linearised about the centre of each of two chains.
+    "laplace": partial(regression, bnn.priors.normal(1.0), bnn.laplace),
     "classes": lambda: classes(partial(bnn.nets.MLP, 4, (5,), 3), (4,)),
     "lenet": lambda: classes(partial(bnn.nets.LeNet, (28, 28, 1), 3), (28, 28, 1)),
     "lenet5": lambda: classes(partial(bnn.nets.LeNet5, (16, 16, 1), 3), (16, 16, 1)),
