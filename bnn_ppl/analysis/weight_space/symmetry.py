@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from bnn_ppl.analysis.weight_space.surface import corner
 from bnn_ppl.analysis.weight_space.unit_groups import Place, Units, unit_groups
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_rows
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import sites_of, with_groups
+from bnn_ppl.storage.chain_arrays import STATISTICS
+from bnn_ppl.storage.inference_data import sites_of, with_groups, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -104,9 +106,10 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     Returns
     -------
     arviz.InferenceData
-        The same draws with units renamed, also in the fitted means of :func:`bnn_ppl.laplace`.
-        ``bnn.diagnostics.rhat`` and ``ess`` of them are those up to symmetry; predictions with them
-        are those with `draws`.
+        The same draws with units renamed. ``bnn.diagnostics.rhat`` and ``ess`` of them are those up
+        to symmetry; predictions with them are those with `draws`. In the group ``fitted`` means and
+        scales are renamed too; covariances, which are of the units as they were, are left out, and
+        so are stored statistics of batch normalisation, which predictions then compute anew.
 
     Raises
     ------
@@ -114,16 +117,19 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
         If the posterior has no hidden units that can be permuted, or the draws are of another one.
     """
     check_arguments(posterior=posterior, draws=draws)
+    shared = posterior.sites.points
+    posterior = with_points_of(draws, posterior)
     groups = hidden_units(posterior)
     if not groups:
+        points = " beside points, which chains share" if shared else ""
         raise ValueError(
-            "got a posterior without hidden units that can be permuted, expected a network with "
-            "hidden layers and a prior that treats their units alike"
+            f"got a posterior without hidden units that can be permuted{points}, expected a "
+            "network with hidden layers and a prior that treats their units alike"
         )
     sites = sites_of(posterior, draws)
     values = {site: np.array(array.values) for site, array in sites.items()}
     fitted: Any = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
-    locs = {site: np.array(fitted[name]) for site in sites if (name := f"{site}.loc") in fitted}
+    of_fit = {name: np.array(own) for name, own in fitted.items() if _is_by_weight(name, own)}
     means = {site: array.mean(1) for site, array in values.items()}
     precisions = {site: float(std) ** -2 for site, std in posterior.prior.std.items()}
     reference = {site: mean[0] for site, mean in means.items()}
@@ -135,14 +141,20 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
                 moved = place._replace(axis=place.axis + 1)
                 array = values[place.site][chain]
                 values[place.site][chain] = _moved(array, moved, order, signs)
-                if place.site in locs:
-                    locs[place.site][chain] = _moved(locs[place.site][chain], place, order, signs)
+                for part, sign in (("loc", signs), ("scale", np.ones(len(signs)))):
+                    if (own_fit := of_fit.get(f"{place.site}.{part}")) is not None:
+                        own_fit[chain] = _moved(own_fit[chain], place, order, sign)
     renamed = {site: array.copy(data=values[site]) for site, array in sites.items()}
-    changed = {"posterior": draws["posterior"].assign(renamed)}
-    if locs:
-        loc_of = {f"{site}.loc": fitted[f"{site}.loc"].copy(data=loc) for site, loc in locs.items()}
-        changed["fitted"] = fitted.assign(loc_of)
+    changed = {"posterior": draws["posterior"].assign(renamed), STATISTICS: None}
+    if len(fitted):
+        kept = {name: fitted[name].copy(data=own) for name, own in of_fit.items()}
+        changed["fitted"] = fitted.drop_vars(set(fitted) - set(kept)).assign(kept)
     return with_groups(draws, **changed)
+
+
+def _is_by_weight(name: str, fitted: "xarray.DataArray") -> bool:
+    """Whether what was fitted is by weight, as means and scales are, or by chain alone."""
+    return name.endswith((".loc", ".scale")) or fitted.ndim < 2
 
 
 def barrier(
@@ -187,31 +199,27 @@ def barrier(
 
     check_arguments(posterior=posterior, draws=draws)
     check_count("num_points", num_points, least=3)
-    sites = sites_of(posterior, draws)
-    num_chains = len(next(iter(sites.values())))
+    num_chains = draws["posterior"].sizes["chain"]
     if not all(0 <= chain < num_chains for chain in chains) or len(chains) != 2:
         raise ValueError(
             f"got chains={chains}, expected two chains from 0 to {num_chains - 1}: choose others"
         )
-    rows = posterior.rows.examples if data is None else checked_rows(posterior, data)
-    ends = [
-        jax.jit(posterior.unconstrain)(
-            {site: jnp.asarray(array[chain, -1].values) for site, array in sites.items()}
-        )
-        for chain in chains
-    ]
+    # The batch of all rows of a stream is what reads them chunk by chunk.
+    rows = posterior.rows.full_batch if data is None else tuple(checked_rows(posterior, data))
+    num_rows = posterior.num_rows if data is None else len(rows[1])
+    ends = [corner(posterior, draws, chain) for chain in chains]
     shares = np.linspace(0, 1, num_points)
 
     @jax.jit
     def nll(shares: jax.Array, ends: Any, rows: Any) -> jax.Array:
         def at(share: jax.Array) -> jax.Array:
             between = jax.tree.map(lambda a, b: (1 - share) * a + share * b, *ends)
-            return -posterior.log_likelihood(between, rows).mean()
+            return -posterior.log_likelihood(between, rows).sum() / num_rows
 
         return jax.lax.map(at, shares)
 
     with products_in(posterior.density.precision):
-        found = np.asarray(nll(jnp.asarray(shares, float), tuple(ends), tuple(rows)), float)
+        found = np.asarray(nll(jnp.asarray(shares, float), tuple(ends), rows), float)
     excess = found - (1 - shares) * found[0] - shares * found[-1]
     return xarray.Dataset(
         {"nll": ("share", found), "barrier": excess.max()}, coords={"share": shares}

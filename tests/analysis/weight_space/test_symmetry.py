@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import xarray
 from marks import quick_first
 
 import bnn_ppl as bnn
-from bnn_ppl.storage.inference_data import inference_data
+from bnn_ppl.storage.inference_data import inference_data, with_constants, with_groups
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype(np.float32)
@@ -91,6 +92,49 @@ def test_renamed_units_are_found(activation, signs):
     assert apart > 2
     before, after = (bnn.function_draws(posterior, each, X).posterior for each in (draws, matched))
     np.testing.assert_allclose(after["mean"], before["mean"], atol=1e-4)
+
+
+def test_what_else_is_known_of_the_units_is_renamed_or_left_out():
+    posterior = regression(jnp.tanh)
+    draws = two_chains(posterior, partial(renamed_by_hand, signs=True))
+    values = draws.posterior
+    fitted = {f"{site}.loc": values[site].isel(draw=0, drop=True) for site in values}
+    fitted |= {f"{site}.scale": abs(values[site].isel(draw=1, drop=True)) for site in values}
+    covariance = ("chain", "row", "column"), np.ones((2, 3, 3))
+    rest = {"root": covariance, "log_evidence": ("chain", np.ones(2))}
+    draws = with_groups(
+        draws,
+        fitted=xarray.Dataset(fitted | rest),
+        batch_statistics=xarray.Dataset({"net.n.mean": values["net.layers.0.bias"]}),
+    )
+    matched = bnn.symmetry.matched(posterior, draws)
+    assert "batch_statistics" not in matched  # of the units as they were
+    assert set(matched.fitted) == {*fitted, "log_evidence"}
+    for name in fitted:
+        np.testing.assert_array_equal(matched.fitted[name][1], matched.fitted[name][0])
+
+
+def test_points_are_shared_by_chains_that_have_a_barrier_between_them():
+    prior = {"*kernel": bnn.priors.normal(0.7), "*": "point"}
+    posterior = regression(prior=prior)
+    held = {site: np.ones(posterior.sites.value_shapes()[site]) for site in posterior.points}
+    kernels = {"net.layers.0.kernel": (3, 5), "net.layers.1.kernel": (5, 4)}
+    kernels["net.layers.2.kernel"] = (4, 1)
+    draws = {site: RNG.normal(size=(2, 1, *shape)) for site, shape in kernels.items()}
+    draws = with_constants(inference_data(draws, {}, None, {}), held)
+    found = bnn.symmetry.barrier(posterior, draws, num_points=3)
+    rows = bnn.predict(posterior, draws.isel(chain=[0]), posterior.data)
+    np.testing.assert_allclose(found.nll[0], -rows["log_prob"].mean(), rtol=1e-5)
+
+
+def test_the_loss_on_the_way_is_that_of_all_rows_of_a_stream():
+    x = RNG.normal(size=(1100, 1)).astype(np.float32)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 1, (), 1), bnn.priors.normal(1.0), 0.5)
+    rows = x, np.where(np.arange(1100) < 1000, 0, 5.0).astype(np.float32)
+    posteriors = [bnn.condition(model, data) for data in (rows, bnn.data.stream(*rows))]
+    draws = two_chains(posteriors[0], lambda first: {site: -own for site, own in first.items()})
+    one, other = (bnn.symmetry.barrier(each, draws, num_points=3).nll for each in posteriors)
+    np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 @pytest.mark.thorough
