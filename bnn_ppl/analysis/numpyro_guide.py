@@ -54,7 +54,7 @@ def guide(
         site: [jnp.asarray(fitted[f"{site}.{part}"].values) for part in ("loc", "scale")]
         for site in posterior.sites.names
     }
-    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples)
+    few = jax.tree.map(lambda leaf: leaf[:2], posterior.rows.examples)  # BatchNorm takes no one row
 
     def fitted_gaussian(x: Any, y: Any = None) -> None:
         del x, y
@@ -67,7 +67,7 @@ def guide(
             for site, (loc, scale) in gaussians.items()
         }
         values = posterior.constrain(position)
-        log_jacobian = posterior.density.terms(position, one_row).log_jacobian
+        log_jacobian = posterior.density.terms(position, few).log_jacobian
         for index, (site, value) in enumerate(values.items()):
             # The Jacobian of all sites together; it makes no difference which site carries it.
             density = -log_jacobian if index == 0 else jnp.zeros(())

@@ -21,6 +21,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import labels_of, rows_to_score
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
 from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
+from bnn_ppl.storage.chain_arrays import STATISTICS
 from bnn_ppl.storage.inference_data import draws_of
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def _without(
         for site, found in values.items()
     }
     groups = groups_of(draws) | {"posterior": draws["posterior"].assign(left)}
+    groups.pop(STATISTICS, None)  # of the network with all weights: predictions take them anew
     fitted: Any = groups.pop("fitted", {})
     # Weights that are real numbers are their own positions.
     means = {

@@ -82,8 +82,9 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     .. math:: \mathrm{KL}(N(m, s^2) \| N(0, \sigma^2)) =
         \log \frac \sigma s + \frac{s^2 + m^2}{2 \sigma^2} - \frac 1 2
 
-    with m and s from `moments` and :math:`\sigma` the site's ``prior_std``: exact
-    if posterior and prior are independent normal distributions and the prior's mean is 0.
+    with m and s from `moments` and :math:`\sigma` the site's ``prior_std``, at the scale that the
+    run found where the prior leaves it open: exact if posterior and prior are independent normal
+    distributions and the prior's mean is 0.
 
     Parameters
     ----------
@@ -104,8 +105,9 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
         If the draws lack a site, or there is a single draw.
     """
     means, sds = _spread(draws)
+    prior_sds = with_points_of(draws, posterior).whole.prior.std
     return {
-        site: _divergence(means[site], sds[site], float(posterior.whole.prior.std[site]))
+        site: _divergence(means[site], sds[site], float(prior_sds[site]))
         for site in real_sites(posterior, draws)
     }
 
@@ -178,6 +180,6 @@ def real_sites(posterior: Posterior, draws: "arviz.InferenceData") -> list[str]:
     posterior = with_points_of(draws, posterior)
     sites = sites_of(posterior, draws)
     values = {site: jnp.asarray(found[0, 0].values, float) for site, found in sites.items()}
-    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples)
-    position = jax.jit(posterior.whole.unconstrain)(values, one_row)
+    few = jax.tree.map(lambda leaf: leaf[:2], posterior.rows.examples)  # BatchNorm takes no one row
+    position = jax.jit(posterior.whole.unconstrain)(values, few)
     return [site for site in sites if np.array_equal(position[site], values[site])]

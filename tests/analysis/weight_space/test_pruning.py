@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import xarray as xr
+from flax import nnx
 from scipy.special import softmax
 
 import bnn_ppl as bnn
@@ -141,6 +142,14 @@ def test_divergence_is_zero_at_the_prior_and_counts_its_temperature():
     np.testing.assert_allclose(cold, np.log(0.5) + 1 / (2 * 0.25) - 0.5, rtol=1e-6)
 
 
+def test_divergence_is_from_the_prior_at_the_scale_that_the_run_found():
+    model = bnn.models.classifier(linear(3), bnn.priors.normal(None))
+    posterior, draws = bnn.condition(model, (X, LABELS)), random_draws()
+    draws.attrs["prior_scale"] = STD
+    found, held = (divergence_from_prior(each, draws) for each in (posterior, condition()))
+    np.testing.assert_allclose(found[KERNEL], held[KERNEL], rtol=1e-6)
+
+
 def learnt_scales(x, y=None):
     """A regression whose constrained sites are no weights."""
     noise = numpyro.sample("noise", dist.HalfNormal(1.0))
@@ -228,6 +237,29 @@ def test_the_curve_of_a_regression_is_of_its_rmse():
     original = pruning_curve(posterior, draws, (X, y), [0.0], by="kl", scale=5.0)
     assert original["rmse"][0] == pytest.approx(5 * expected, rel=1e-5)
     assert original["nll"][0] == pytest.approx(curve["nll"][0] + np.log(5), rel=1e-5)
+
+
+class Normalised(nnx.Module):
+    """A network whose batch normalisation is in train mode."""
+
+    def __init__(self, rngs):
+        self.out, self.norm = nnx.Linear(6, 1, rngs=rngs), nnx.BatchNorm(1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(self.out(x))
+
+
+def test_statistics_of_a_pruned_network_are_its_own():
+    model = bnn.models.regressor(Normalised, bnn.priors.normal(1.0), 0.5)
+    posterior = bnn.condition(model, (X, X[:, 0]))
+    shapes = posterior.sites.value_shapes().items()
+    values = {site: RNG.normal(size=(1, 3, *shape)) for site, shape in shapes}
+    draws = draws_of_arrays({"posterior": values})
+    stored = {f"net.norm.{name}": (("chain", "draw", name), np.ones((1, 3, 1))) for name in "mv"}
+    left = pruned(posterior, with_group(draws, batch_statistics=xr.Dataset(stored)), 0.5)
+    assert set(left) == {"posterior"}
+    assert (left.posterior["net.out.kernel"].values == 0).any()
+    assert set(divergence_from_prior(posterior, draws)) == set(values)
 
 
 # --- figures
