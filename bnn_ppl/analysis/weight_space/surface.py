@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from bnn_ppl.analysis.weight_space.plane import grid_lines, shares_of_corners, triangle_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.features import rows_with_features
+from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.model.trace import Batch, Position
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.machines.devices import (
@@ -89,13 +90,20 @@ def surface(
     ------
     ValueError
         If there are not three corners, they lie on one line or differ from the posterior in sites
-        or shapes, a number is out of range, or the mesh has other axes.
+        or shapes, the prior leaves its scale open, a number is out of range, the mesh has other
+        axes, or its devices share the rows of a stream.
     """
     _check_grid(num_points, margin)
+    if posterior.prior.open_scale is not None:
+        raise ValueError(
+            "got a posterior whose prior leaves its scale open, expected the scale that the run "
+            "found: pass posterior.open_scale.hold(draws.attrs['prior_scale'])"
+        )
     positions = _three_positions(posterior, corners)
     triangle = triangle_of(positions)
     u, v = grid_lines(triangle, num_points, margin)
     mesh = chain_mesh(jax.device_count() if mesh is None else len(mesh.devices), mesh)
+    _check_sharing(posterior, mesh)
     values = _on_devices(posterior, positions, shares_of_corners(u, v, triangle), mesh, progress)
     return _dataset(posterior, list(corners), triangle, u, v, values)
 
@@ -213,10 +221,7 @@ def _on_devices(
     # The last block is filled up with repeated points.
     blocks = np.resize(shares.astype(jnp.result_type(float)), (num_blocks, num_at_once, 2))
     values_at = jax.jit(over_chains(_values_at(posterior), mesh, num_mapped=1))
-    shared = (
-        everywhere(positions, mesh),
-        by_row(rows_with_features(posterior, mesh.shape["data"]), mesh),
-    )
+    shared = everywhere(positions, mesh), _all_rows(posterior, mesh)
     found: list[dict[str, np.ndarray]] = []
     highest = -math.inf
     with (
@@ -230,6 +235,14 @@ def _on_devices(
             done = min(len(found) * num_at_once, num_points)
             report("points of the plane", done, {"highest": highest})
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:num_points], *found)
+
+
+def _all_rows(posterior: Posterior, mesh: Mesh) -> Batch:
+    """Put all rows on the devices, or what reads those of a stream chunk by chunk."""
+    rows = posterior.rows.full_batch
+    if isinstance(rows, StreamedRows):
+        return everywhere(rows, mesh)
+    return by_row(rows_with_features(posterior, mesh.shape["data"]), mesh)
 
 
 def _values_at(posterior: Posterior) -> Callable[..., dict[str, Array]]:
@@ -281,6 +294,15 @@ def _check_grid(num_points: int, margin: float) -> None:
     check_count("num_points", num_points, least=2)
     if not 0 <= margin < math.inf:
         raise ValueError(f"got margin={margin}, expected a share of 0 or more; 0.25 is usual")
+
+
+def _check_sharing(posterior: Posterior, mesh: Mesh) -> None:
+    shards = mesh.shape["data"]
+    if shards > 1 and isinstance(posterior.rows.full_batch, StreamedRows):
+        raise ValueError(
+            f"got a mesh of {shards} devices that share rows for a stream, expected one device for "
+            "each point: use a mesh of shape (points, 1)"
+        )
 
 
 def _three_positions(posterior: Posterior, corners: Mapping[str, Position]) -> tuple[Position, ...]:

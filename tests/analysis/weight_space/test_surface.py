@@ -285,6 +285,34 @@ def test_corners_that_make_no_plane_are_refused():
         silent(posterior, dict(zip(NAMES, (a, a, b), strict=True)))
 
 
+def test_a_prior_whose_scale_is_open_is_refused_and_held_as_the_run_found_it():
+    rows = np.ones((4, 3)), np.ones(4)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 3, (), 1), bnn.priors.normal(None), 0.5)
+    posterior = bnn.condition(model, rows)
+    through = random_positions(posterior)
+    with pytest.raises(ValueError, match=r"scale open, .*: pass posterior.open_scale.hold\(draws"):
+        silent(posterior, through)
+    held = posterior.open_scale.hold(0.3)
+    found = at_corners(silent(held, through, 2)).log_prior.sel(corner="one")
+    np.testing.assert_allclose(found, held.log_prior(through["one"]), rtol=1e-5)
+
+
+def test_a_surface_of_a_stream_is_of_all_its_rows():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1100, 1)).astype(np.float32)
+    rows = x, np.where(np.arange(1100) < 1000, 0, 5.0).astype(np.float32)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 1, (), 1), bnn.priors.normal(1.0), 0.5)
+    posteriors = [bnn.condition(model, data) for data in (rows, bnn.data.stream(*rows))]
+    through = random_positions(posteriors[0])
+    through["three"]["net.layers.0.bias"] += 1.0
+    one, other = (silent(each, through, 2) for each in posteriors)
+    for name in QUANTITIES:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
+    mesh = Mesh(np.array(jax.devices()[:2]).reshape(1, 2), ("chain", "data"))
+    with pytest.raises(ValueError, match="got a mesh of 2 devices that share rows for a stream"):
+        silent(posteriors[1], through, 2, mesh=mesh)
+
+
 def test_bad_input_is_refused_before_anything_is_computed(monkeypatch):
     posterior = scale_and_network()
     through = random_positions(posterior)
