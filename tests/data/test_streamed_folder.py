@@ -75,6 +75,15 @@ def test_whole_numbers_are_classes_and_images_have_channels(tmp_path):
     assert numbers.num_classes is None and numbers.y_scale > 0.5
 
 
+def test_a_class_of_test_rows_alone_counts(tmp_path):
+    y = np.zeros(30, int)
+    x = np.arange(30.0)[:, None]
+    data = bnn.data.load(written(tmp_path, x, y))
+    y[round(float(data.test.x[0, 0] * data.x_scale[0] + data.x_mean[0]))] = 2
+    data = bnn.data.load(written(tmp_path, x, y))
+    assert data.num_classes == 3 and data.train.y.max() == 0
+
+
 def test_seeds_choose_other_test_rows(tmp_path):
     name = written(tmp_path, *table())
     tests = [bnn.data.load(name, split=split).test.x[:, 0] for split in (0, 0, 1)]

@@ -18,7 +18,7 @@ _TEST_SHARE, _MOST_TEST = 0.1, 10_000
 
 
 class Looked(NamedTuple):
-    """What one pass over the training rows finds.
+    """What one pass over the training rows finds, and the classes of test rows.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ def streamed_folder(
     """Load a folder with x.npy and y.npy, or x.zarr and y.zarr, of which the training rows stay.
 
     A tenth of the rows, at most 10,000, are test rows, drawn without replacement by the seed
-    `split`, and are in memory. One pass over the others finds what standardises all, and how many
-    classes there are: y of whole numbers are classes, unless `classes` is False.
+    `split`, and are in memory. One pass over the others finds what standardises all. y of whole
+    numbers are classes, from 0 to the largest of all rows, unless `classes` is False.
 
     Returns
     -------
@@ -64,13 +64,16 @@ def streamed_folder(
     num_test = min(max(1, round(_TEST_SHARE * rows.num_rows)), _MOST_TEST)
     test = np.sort(permuted(np.arange(num_test), rows.num_rows, (seed,)))
     y = _in_form(*rows.examples)[1]
-    looked = _looked(rows, test, y.dtype.kind in "iub" if classes is None else classes)
+    held_out = rows.read(test)
+    for part, values in zip("xy", held_out, strict=True):
+        refuse_nonfinite(part, values, test)
+    looked = _looked(rows, test, held_out[1], y.dtype.kind in "iub" if classes is None else classes)
     convert = partial(_prepared, looked, dtype)
     train = left_out(rows, test, convert)
     mean, scale = (each if each.ndim else float(each) for each in looked.y)
     return DataSet(
         Data(*train.examples),
-        Data(*convert(*rows.read(test))),
+        Data(*convert(*held_out)),
         mean,
         scale,
         *looked.x,
@@ -105,9 +108,9 @@ def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> 
     return standardise(x, looked.x, dtype), standardise(y, looked.y, dtype)
 
 
-def _looked(rows: Stream, test: np.ndarray, of_classes: bool) -> Looked:
-    """Look at the training rows, part by part."""
-    of_x, of_y, ends = None, None, (0, 0)
+def _looked(rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool) -> Looked:
+    """Look at the training rows, part by part; a class may be of test rows alone."""
+    of_x, of_y, ends = None, None, (min(0, test_y.min()), max(0, test_y.max()))
     for numbers in parts_of(rows):
         numbers = numbers[~np.isin(numbers, test)]
         if not len(numbers):
