@@ -14,8 +14,10 @@ In Python, with this file's folder on the path::
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,11 +32,14 @@ FORMAT = 1
 _SERVED_LEVELS = (np.arange(199) + 0.5) / 199
 _EMPTY = {"", "nan", "na", "n/a", "null", "<na>", "nat", "#n/a", "#na", "-nan", "?", "-", "--"}
 _EMPTY |= {"#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#value!", "#div/0!"}
-_TRUE = "true", "yes", "y", "t", "on", "1", "1.0"
-_FALSE = "false", "no", "n", "f", "off", "0", "0.0"
-_TRUTH = dict.fromkeys(_TRUE, 1.0) | dict.fromkeys(_FALSE, 0.0)
+_TRUTH = dict.fromkeys(("true", "yes", "y", "t", "on", "1", "1.0"), 1.0)
+_TRUTH |= dict.fromkeys(("false", "no", "n", "f", "off", "0", "0.0"), 0.0)
+_DATE = re.compile(
+    r"(\d{4})([-/.])(\d\d?)(?:\2(\d\d?)(?:[t ,]+(\d\d?)(:\d\d(?::\d\d(?:[.,]\d+)?)?)"
+    r"(?: ?([ap])m)?(?: ?(?:z|utc|([+-]\d\d:?\d\d)))?)?)?"
+)
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
-_A_DAY = timedelta(days=1)
+_EPOCH, _A_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 Cells = Sequence[Any]
 
 
@@ -42,7 +47,8 @@ Cells = Sequence[Any]
 
 
 def _number(column: Mapping[str, Any], cell: str) -> float:
-    return _known(column, cell, _float(cell), "a finite number")
+    found = {"True": 1.0, "False": 0.0}.get(cell, _float(cell))  # where training rows had 1 and 0
+    return _known(column, cell, found, "a finite number")
 
 
 def _float(cell: str) -> float:
@@ -58,12 +64,16 @@ def _boolean(column: Mapping[str, Any], cell: str) -> float:
 
 def _date(column: Mapping[str, Any], cell: str) -> float:
     """Read days since 1970."""
+    text = cell
+    if match := _DATE.fullmatch(cell.lower()):
+        year, _, month, day, hour, rest, half, offset = match.groups()
+        hours = int(hour or 0) + 12 * (half == "p") - 12 * (half is not None and hour == "12")
+        text = f"{year}-{month:0>2}-{day or 1:0>2}T{hours:02}{rest or ':00'}{offset or 'Z'}"
     try:
-        found = datetime.fromisoformat(cell.replace("/", "-"))
+        found = datetime.fromisoformat(text)
     except ValueError:
         return _known(column, cell, np.nan, "a date as 2026-11-29")
-    zone = found.tzinfo or UTC
-    return (found.replace(tzinfo=zone) - datetime(1970, 1, 1, tzinfo=UTC)) / _A_DAY
+    return (found.replace(tzinfo=found.tzinfo or UTC) - _EPOCH) / _A_DAY
 
 
 def _category(column: Mapping[str, Any], cell: str) -> float:
@@ -88,27 +98,21 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], float]] = {
     "boolean": _boolean,
     "date": _date,
     "category": _category,
-    "optional": _number,  # is `fill` where the table has no such column
+    # A number or a truth value; is `fill` where the table has no such column.
+    "optional": lambda column, cell: _number(column, str(_TRUTH.get(cell.lower(), cell))),
 }
 FORMS = {"number": ".", "date": "iso"}  # of cells, that are read here
 
 
 def encoded(columns: Sequence[Mapping[str, Any]], table: Mapping[str, Cells]) -> np.ndarray:
     """Make numbers (rows, columns) of the cells of a table, by the names of its columns."""
-    optional = [each["name"] for each in columns if each["kind"] == "optional"]
     needed = [each["name"] for each in columns if each["kind"] != "optional"]
     missing = [name for name in needed if name not in table]
     if missing:
-        raise ValueError(
-            f"got a table without {', '.join(missing)}, expected the columns {', '.join(needed)}"
-        )
-    count = len(next(iter(table.values())))
-    parts = []
-    for column in columns:
-        name = column["name"]
-        cells = [""] * count if name in optional and name not in table else table[name]
-        parts.append(_spread(column, [_text(cell) for cell in cells]))
-    return np.concatenate(parts, axis=1)
+        raise ValueError(f"got a table without {', '.join(missing)}, expected {', '.join(needed)}")
+    empty = [""] * len(next(iter(table.values())))
+    cells = [[_text(cell) for cell in table.get(each["name"], empty)] for each in columns]
+    return np.concatenate([*map(_spread, columns, cells)], axis=1)
 
 
 def _spread(column: Mapping[str, Any], cells: Cells) -> np.ndarray:
@@ -133,9 +137,8 @@ def _value(column: Mapping[str, Any], text: str) -> float:
     if text.lower() not in _EMPTY and text != "None":
         return KINDS[column["kind"]](column, text)
     if is_category and column.get("other"):
-        if text in column["categories"]:
-            return float(column["categories"].index(text))
-        return float(len(column["categories"]) + column.get("marked", False))
+        names = column["categories"]
+        return float(names.index(text) if text in names else len(names) + column.get("marked", 0))
     if fill is None or is_category:
         return KINDS[column["kind"]](column, text if fill is None else _text(fill))
     return np.nan
@@ -261,8 +264,7 @@ class Predictor:
             columns["predicted"] = np.asarray(list(names))[flat[:, 0].argmax(1)]
         if "quantiles" in found:
             each = np.moveaxis(found.pop("quantiles"), 1, 0)
-            levels = self.about["levels"]
-            found |= {f"quantile_{q:g}": own for q, own in zip(levels, each, strict=True)}
+            found |= {f"quantile_{q:g}": v for q, v in zip(self.about["levels"], each, strict=True)}
         for name, values in found.items():
             if values.ndim == 1:
                 columns[name] = values
@@ -281,32 +283,32 @@ def load(folder: str | Path | None = None) -> Predictor:
 
 
 def _read(path: Path, names: Sequence[str] = ()) -> Any:
-    if path.suffix == ".npy":
-        return np.load(path)
-    if path.suffix == ".npz":
-        with np.load(path) as file:
-            return file["x"]
-    if str(path) != "-" and path.suffix not in (".csv", ".tsv"):
-        raise ValueError(f"got {path.name}, expected a .csv, .tsv, .npz or .npy file")
-    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8-sig")
-    separator = max("\t,;", key=text.partition("\n")[0].count)
-    rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row]
+    if path.suffix in (".npy", ".npz"):
+        return np.load(path) if path.suffix == ".npy" else np.load(path)["x"]
+    if str(path) != "-" and path.suffix not in (".csv", ".tsv", ".txt"):
+        raise ValueError(f"got {path.name}, expected a .csv, .tsv, .txt, .npz or .npy file")
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("cp1252")  # of Windows
+    separator = max("\t,;|", key=text.partition("\n")[0].count)
+    lines = csv.reader(io.StringIO(text, newline=None), delimiter=separator)
+    rows = [[cell.strip() for cell in line] for line in lines if line]
     if not rows:
         raise ValueError("got an empty file, expected rows")
     counted = [str(number) for number in range(len(rows[0]))]
     unnamed = set(names) <= {str(number) for number in range(len(names) + 1)}  # y among them
     named = set(names) <= set(rows[0]) if not unnamed else len(counted) > 1 and rows[0] == counted
     if all(map(_is_number, rows[0])) and not named:  # no header
-        rows.insert(0, counted)
+        rows.insert(0, list(names) if unnamed and len(names) == len(counted) else counted)
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
-    cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
-    table = {name.strip(): list(own) for name, own in zip(rows[0], cells, strict=True)}
     if separator == ";":  # with decimal commas
-        for own in table.values():
-            own[:] = [cell.replace(",", ".") if _is_number(cell) else cell for cell in own]
-    return table
+        rows[1:] = [[c.replace(",", ".") if _is_number(c) else c for c in row] for row in rows[1:]]
+    cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
+    return {name: list(own) for name, own in zip(rows[0], cells, strict=True)}
 
 
 def _is_number(cell: str) -> bool:
@@ -316,9 +318,8 @@ def _is_number(cell: str) -> bool:
 def _by_number(table: Mapping[str, Cells], shape: tuple[int, ...]) -> np.ndarray:
     """Give the columns of a table in their order: the model knows no names."""
     count = int(np.prod(shape))
-    first = next(iter(table), None)
-    if first in ("", "Unnamed: 0"):  # the index of a data frame
-        table = {name: cells for name, cells in table.items() if name != first}
+    index = "", "Unnamed: 0"  # of a data frame
+    table = {name: cells for name, cells in table.items() if name not in index}
     if len(table) not in (count, count + 1):  # y may stand last
         raise ValueError(f"got {len(table)} columns, expected {count} as in training")
     columns = [{"name": n, "kind": "number", "fill": None} for n in list(table)[:count]]
@@ -345,8 +346,8 @@ class _Page(BaseHTTPRequestHandler):
         if self.path == "/about":
             self._send(json.dumps(self.model.about).encode(), "application/json")
         elif self.path == "/":
-            page = (Path(__file__).parent / "page.html").read_bytes()
-            self._send(page, "text/html; charset=utf-8")
+            page = Path(__file__).with_name("page.html")
+            self._send(page.read_bytes(), "text/html; charset=utf-8")
         else:
             self._send(b"not found", "text/plain", 404)
 
@@ -371,12 +372,10 @@ class _Page(BaseHTTPRequestHandler):
 
 def serve(port: int, folder: str | Path | None = None) -> None:
     """Serve a page on this machine alone, until Ctrl-C."""
-    server = HTTPServer(("127.0.0.1", port), partial(_Page, load(folder)))
-    print(f"http://127.0.0.1:{server.server_port} (Ctrl-C ends)", flush=True)
-    try:
+    page = partial(_Page, load(folder))
+    with suppress(KeyboardInterrupt), HTTPServer(("127.0.0.1", port), page) as server:
+        print(f"http://127.0.0.1:{server.server_port} (Ctrl-C ends)", flush=True)
         server.serve_forever()
-    except KeyboardInterrupt:
-        server.server_close()
 
 
 def main(words: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from bnn_ppl.analysis.export import predict
 from bnn_ppl.analysis.export.preparation import _columns, preparation
 from bnn_ppl.cli import main
 from bnn_ppl.data.tables.encoding import Column, Encoding
+from bnn_ppl.data.tables.kinds.date import days_of
 
 pytest.importorskip("flatbuffers")
 RNG = np.random.default_rng(0)
@@ -154,6 +155,7 @@ def test_an_export_predicts_as_the_package_does(name, tmp_path):
         same(found["quantiles"].T, bnn.predict_quantiles(posterior, draws, x, levels))
 
 
+@pytest.mark.thorough
 def test_each_chain_of_laplace_is_linearised_about_its_own_centre(tmp_path):
     x = RNG.normal(size=(9, 2)).astype(np.float32)
     model = bnn.models.regressor(partial(bnn.nets.MLP, 2, (3,), 1), bnn.priors.normal(1.0), 0.2)
@@ -306,6 +308,43 @@ def test_tables_without_names_keep_their_first_row(tmp_path):
         assert list(table) == names and len(table["0"]) == 3
     path.write_text("2019,2020\n1,2\n")
     assert predict._read(path, ["2019", "2020"]) == {"2019": ["1"], "2020": ["2"]}
+
+
+def test_tables_without_names_may_lack_a_y_that_was_not_last(tmp_path):
+    path = tmp_path / "rows.csv"
+    for text, y in (("0.5,0.1\n", {}), ("9,0.5,0.1\n", {"0": ["9"]})):
+        path.write_text(text)
+        assert predict._read(path, ["1", "2"]) == {"1": ["0.5"], "2": ["0.1"]} | y
+
+
+def test_dates_are_read_as_by_the_package():
+    times = "", " 9:30", "T09:30:15,25", " 9:30 PM", " 12:30AM", ", 10:00 UTC", " 10:00 +0200"
+    cells = ["2015-01", "2015/1", "2015.01.05", "2015/1/5", *(f"2015-1-5{time}" for time in times)]
+    column = {"name": "day", "kind": "date"}
+    found = [predict._date(column, cell) for cell in cells]
+    np.testing.assert_allclose(found, days_of(pandas.Series(cells), "iso"), rtol=0, atol=1e-9)
+    for cell in ("2015-13", "5/1/2015", "2015-01-05 14:30 PM"):
+        with pytest.raises(ValueError, match=f"got '{cell}' in the column 'day', expected a date"):
+            predict._date(column, cell)
+
+
+def test_truth_values_are_1_and_0_in_columns_of_numbers_and_with_roles():
+    columns = [
+        {"name": "flag", "kind": "number", "categories": [], "fill": 0.0},
+        {"name": "censored", "kind": "optional", "categories": [], "fill": 0.0},
+    ]
+    cells = {"flag": [True, False, 0.5], "censored": ["True", "no", 1]}
+    np.testing.assert_array_equal(predict.encoded(columns, cells), [[1, 1], [0, 0], [0.5, 1]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["2019| 2020|kind\n1|2|ü\n".encode("cp1252"), "2019, 2020, kind\r\n1,2,ü\r\n".encode()],
+)
+def test_files_that_the_package_reads_are_read(content, tmp_path):
+    (tmp_path / "rows.txt").write_bytes(content)
+    table = predict._read(tmp_path / "rows.txt", ["2019", "2020", "kind"])
+    assert table == {"2019": ["1"], "2020": ["2"], "kind": ["ü"]}
 
 
 def test_texts_keep_their_commas_and_numbers_name_their_categories(tmp_path):
