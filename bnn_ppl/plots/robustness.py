@@ -100,6 +100,7 @@ def more_models(tables: Tables, score: str = "nll") -> Figure:
 
 def _mark_numbers(ax: Axes, tables: Tables) -> None:
     numbers = sorted({int(n) for table in tables.values() for n in table["num_models"]})
+    ax.dataLim.update_from_data_x(numbers, ignore=False)  # also where no score is finite
     ax.set_xscale("log", base=2)
     ax.set_xticks(numbers, [str(number) for number in numbers])
 
@@ -249,7 +250,8 @@ def _boxes(
 
 
 def _image_strip(figure: SubFigure, images: Array) -> None:
-    for ax, image in zip(figure.subplots(1, len(images)), images, strict=True):
+    axes = figure.subplots(1, len(images), squeeze=False).ravel()
+    for ax, image in zip(axes, images, strict=True):
         ax.imshow(image, cmap="gray_r" if image.ndim == 2 or image.shape[-1] == 1 else None)
         ax.set_axis_off()
 

@@ -508,3 +508,7 @@ def test_scores_without_a_label_are_called_by_their_name():
     table = pandas.DataFrame({"severity": [0, 0], "num_models": [1, 2], "brier": [0.4, 0.3]})
     figure = plots.more_models({"hmc": table}, score="brier")
     assert figure.axes[0].get_ylabel() == "brier"
+    figure = plots.more_models({"hmc": table.assign(brier=np.nan)}, score="brier")
+    figure.draw_without_rendering()  # a panel without a score has its axis of numbers
+    low, high = figure.axes[0].get_xlim()
+    assert 0 < low < 1 and high > 2

@@ -595,6 +595,8 @@ def test_the_figure_of_rotations_shows_images_classes_and_stacked_entropies():
     np.testing.assert_array_equal(bottom.lines[0].get_ydata(), table["entropy"])
     assert labels_of(bottom.get_legend()) == ["aleatoric", "epistemic", "total"]
     assert not bnn.plots.rotations({"a": table}).subfigs
+    alone, _ = bnn.plots.rotations({"a": table[:1]}, images[:1]).subfigs
+    assert len(alone.axes) == 1
 
 
 def test_histograms_of_entropy_are_shares_in_the_same_bins():
