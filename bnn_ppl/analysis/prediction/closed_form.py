@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,7 +129,7 @@ def _columns_of_parts(
     blocks, fits = _fitted(posterior, draws)
     with products_in(posterior.density.precision):
         few = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
-        columns = _classes if _of_classes(posterior, fits[0][0], few) else _reals
+        columns = _columns_for(posterior, fits[0][0], few)
         of_rows = jax.jit(
             lambda position, factors, x, y: columns(
                 _outputs(posterior, blocks, position, factors, x), y
@@ -203,20 +203,24 @@ def _at(posterior: Posterior, position: Tree, rows: Tree) -> dist.Distribution:
     return posterior.predictive(posterior.constrain(position, (rows, None)), rows)
 
 
-def _of_classes(posterior: Posterior, position: Tree, rows: Tree) -> bool:
-    """Tell classes from real numbers; refuse other likelihoods."""
-    found: list[tuple[str, Any, int]] = []
+def _columns_for(
+    posterior: Posterior, position: Tree, rows: Tree
+) -> Callable[[Gaussian, Array | None], dict[str, Array]]:
+    """Give what predicts classes or real numbers; refuse other likelihoods."""
+    found: list[tuple[str, Any, int, bool]] = []
 
     def look(position: Tree) -> None:
         distribution = _at(posterior, position, rows)
         name, _ = probs_or_mean(distribution)
         kind = type(innermost(each_output(distribution)))
-        found.append((name, kind, len(distribution.shape())))
+        found.append((name, kind, len(distribution.shape()), bool(distribution.event_shape)))
 
     jax.eval_shape(look, position)
-    name, kind, num_axes = found[0]
-    if (name == "probs" and num_axes == 1) or (kind is dist.Normal and num_axes <= 2):
-        return name == "probs"
+    name, kind, num_axes, are_event = found[0]
+    if name == "probs" and num_axes == 1:
+        return _classes
+    if kind is dist.Normal and num_axes <= 2:
+        return partial(_reals, are_event)
     raise ValueError(
         f"got a likelihood {kind.__name__} with {num_axes} axes, expected Normal or one class for "
         "each row: predict with the draws"
@@ -239,7 +243,8 @@ def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array | Non
 # --- its predictions
 
 
-def _reals(found: Gaussian, y: Array | None) -> dict[str, Array]:
+def _reals(are_event: bool, found: Gaussian, y: Array | None) -> dict[str, Array]:
+    """Predict outputs, whose density is a row's where they form an event, or else one of each."""
     assert found.noise is not None
     covariance = found.covariance + found.noise
     own, noise, both = (
@@ -250,11 +255,12 @@ def _reals(found: Gaussian, y: Array | None) -> dict[str, Array]:
     columns["entropy"] = _gaussian_entropy(both)
     columns["expected_entropy"] = _gaussian_entropy(noise)
     columns["mutual_information"] = columns["entropy"] - columns["expected_entropy"]
-    if found.mean.shape[1] == 1:
-        columns = {name: values[:, 0] for name, values in columns.items()}
     if y is not None:
-        gaussian = dist.MultivariateNormal(found.mean, covariance)
+        joint = dist.MultivariateNormal(found.mean, covariance)
+        gaussian = joint if are_event else dist.Normal(found.mean, jnp.sqrt(both))
         columns["log_prob"] = gaussian.log_prob(y.reshape(found.mean.shape))
+    if found.mean.shape[1] == 1:
+        columns = {name: own.reshape(len(own)) for name, own in columns.items()}
     return columns
 
 

@@ -131,6 +131,21 @@ def test_several_outputs_have_a_joint_density():
         assert found["log_prob"][row] == pytest.approx(expected, abs=0.1)
 
 
+def test_outputs_that_form_no_event_have_a_density_each():
+    def model(x, y=None):
+        net = bnn.random_network("net", partial(bnn.nets.MLP, 3, (), 2), bnn.priors.normal(1.0))
+        with numpyro.plate("rows", len(x), dim=-2), numpyro.plate("outputs", 2, dim=-1):
+            numpyro.sample("y", dist.Normal(net(x), 0.5), obs=y)
+
+    y = RNG.normal(size=(20, 2))
+    posterior = bnn.condition(model, (X, y))
+    draws = fitted(posterior, structure="diagonal")
+    found = bnn.predict_closed_form(posterior, draws, (X, y))
+    assert found["log_prob"].dims == ("row", "output")
+    expected = norm(found["mean"], np.sqrt(found["variance"])).logpdf(y)
+    np.testing.assert_allclose(found["log_prob"], expected, rtol=1e-6)
+
+
 # --- classes
 
 
