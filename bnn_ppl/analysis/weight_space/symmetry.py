@@ -14,6 +14,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_rows
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.machines.devices import products_in
+from bnn_ppl.storage.arviz_versions import groups_of
 from bnn_ppl.storage.chain_arrays import STATISTICS
 from bnn_ppl.storage.inference_data import sites_of, with_groups, with_points_of
 
@@ -128,7 +129,7 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
         )
     sites = sites_of(posterior, draws)
     values = {site: np.array(array.values) for site, array in sites.items()}
-    fitted: Any = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
+    fitted: Any = groups_of(draws).get("fitted", {})
     of_fit = {name: np.array(own) for name, own in fitted.items() if _is_by_weight(name, own)}
     means = {site: array.mean(1) for site, array in values.items()}
     precisions = {site: float(std) ** -2 for site, std in posterior.prior.std.items()}
@@ -148,7 +149,7 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     changed = {"posterior": draws["posterior"].assign(renamed), STATISTICS: None}
     if len(fitted):
         kept = {name: fitted[name].copy(data=own) for name, own in of_fit.items()}
-        changed["fitted"] = fitted.drop_vars(set(fitted) - set(kept)).assign(kept)
+        changed["fitted"] = fitted[[*kept]].assign(kept)
     return with_groups(draws, **changed)
 
 

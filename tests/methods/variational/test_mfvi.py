@@ -9,12 +9,16 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from flax import nnx
 from marks import quick_first
+from numpyro import handlers
 from numpyro.infer import Predictive, Trace_ELBO
 from scipy.stats import multivariate_normal
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
+from bnn_ppl.storage.inference_data import by_chain, with_groups
 
 X, Y = np.random.default_rng(0).normal(size=(24, 3)), np.random.default_rng(1).normal(size=24)
 
@@ -151,6 +155,27 @@ def test_the_guide_predicts_in_numpyro_and_is_refused_where_nothing_was_fitted()
     point = fit(posterior, bnn.descent(posterior), num_warmup=5)
     with pytest.raises(ValueError, match="got draws of descent"):
         bnn.guide(posterior, point)
+
+
+class Normalised(nnx.Module):
+    """A network whose batch normalisation is in train mode."""
+
+    def __init__(self, rngs):
+        self.out, self.norm = nnx.Linear(3, 1, rngs=rngs), nnx.BatchNorm(1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(self.out(x))
+
+
+def test_a_guide_takes_networks_with_batch_normalisation():
+    model = bnn.models.regressor(Normalised, bnn.priors.normal(1.0), 0.5)
+    posterior = bnn.condition(model, (X, Y))
+    values = {site: np.ones((1, 1, *a)) for site, a in posterior.sites.value_shapes().items()}
+    fitted = {f"{site}.{part}": a[0] for site, a in values.items() for part in ("loc", "scale")}
+    draws = draws_of_arrays({"posterior": values}, {"draws_from": "gaussian"})
+    guide = bnn.guide(posterior, with_groups(draws, fitted=by_chain(fitted)))
+    found = handlers.trace(handlers.seed(guide, jax.random.key(0))).get_trace(X, Y)
+    assert set(values) <= set(found)
 
 
 def gradients(posterior, estimator, num=3000):
