@@ -194,10 +194,6 @@ def test_what_cannot_be_chosen_is_refused(run):
         bnn.acquire(posterior, draws, POOL, minimise=True)
     with pytest.raises(ValueError, match="num=0"):
         bnn.acquire(posterior, draws, POOL, 0)
-    rows = np.ones((1100, POOL.shape[1]), np.float32), np.ones(1100, np.float32)
-    streamed = bnn.condition(line, bnn.data.stream(*rows))
-    with pytest.raises(ValueError, match="got score='ei' for a stream of 1,100 training rows"):
-        bnn.acquire(streamed, draws, POOL, score="ei")
 
 
 def test_expected_improvement_is_on_the_best_that_is_known():
