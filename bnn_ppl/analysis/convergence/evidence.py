@@ -35,8 +35,8 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
     such that twice it is half of a 95 % interval: since few chains do not tell their spread well,
     their standard error is multiplied by half the 97.5 % quantile of Student's t.
 
-    A chain of ``tempered_smc`` makes two, on the way from the prior to the posterior and on the way
-    back, and the result is the mean of the two logarithms. Particles that lag behind the densities
+    A chain of ``tempered_smc`` makes two, in a forward pass from prior to posterior and in a
+    backward pass, and the result is the mean of the two logarithms. Particles that lag behind the densities
     make the first too low and the second too high (Grosse, Ghahramani & Adams, 2015), by amounts
     that chains share. Half of the gap is therefore part of the error. The other part is from
     the spread over chains and, as much as ten chains would tell, from the lineages of the particles
@@ -87,7 +87,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
 
 
 def gap(draws: arviz.InferenceData) -> float:
-    """Give by how much the evidence on the way back is above the other, in nats; at least 0.
+    """Give by how much the backward evidence is above the forward one, in nats; at least 0.
 
     NaN where a run has not both.
     """

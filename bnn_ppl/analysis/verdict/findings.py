@@ -26,7 +26,7 @@ LEAST_ESS = 100
 # so this is 2.5 % of a standard deviation.
 MOST_TEMPERATURE_ERROR = 0.05
 _PARTS = 10  # of the draws, by whose means the error of a temperature is estimated
-# Nats between the log evidence on the way from the prior to the posterior and that on the way back.
+# Nats between the log evidence of the forward pass, from prior to posterior, and the backward one.
 MOST_GAP = 1.0
 # Share of diverging draws that is more than bad luck. Any may bias (Betancourt, 2017,
 # arXiv:1701.02434, section 6.2), so fewer are noted.
@@ -138,8 +138,8 @@ def of_tempering(draws: Any) -> Iterator[Finding]:
         )
         yield Finding(
             "lag",
-            "THE PARTICLES LAG BEHIND THE DENSITIES: from the prior to the posterior the log "
-            f"evidence is {forward:.1f}, on the way back {backward:.1f}",
+            "THE PARTICLES LAG BEHIND THE DENSITIES: the log evidence of the forward pass is "
+            f"{forward:.1f}, of the backward pass {backward:.1f}",
             "more exponents (target_ess nearer to 1)",
         )
 

@@ -116,8 +116,9 @@ def tempered_smc(
     ``log_evidence_error`` is its standard error by the lineages of the particles: the first
     particles contribute to Z independently, each by its descendants, so that its relative variance
     is about :math:`\sum_e (n_e / K)^2 - 1 / K` with their numbers :math:`n_e` (Chan & Lai, 2013;
-    Lee & Whiteley, 2018). All are NaN if warm-up ended before :math:`\beta = 1`; if it ended on the
-    way back, ``log_evidence`` is the forward estimate, too low on average, without an error.
+    Lee & Whiteley, 2018). All are NaN if warm-up ended before :math:`\beta = 1`; if it ended in
+    the backward pass, ``log_evidence`` is the forward estimate, too low on average, without an
+    error.
     :func:`bnn_ppl.diagnostics.log_evidence` gives the mean over chains, with its standard error.
     ``exponent``, in ``sample_stats`` and ``warmup_sample_stats``, is :math:`\beta`, and
     ``num_moves`` the number of trajectories of each particle at it.
