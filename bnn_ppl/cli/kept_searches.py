@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,6 @@ def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Pa
     except ValueError:
         yield None
         return
-    write_problem(folder, settings_of(problem, data))
-    try:
+    with held or nullcontext():
+        write_problem(folder, settings_of(problem, data))
         yield place
-    finally:
-        if held is not None:
-            held.close()

@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections import Counter
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 try:
     import fcntl
@@ -64,13 +64,16 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-class Held:
-    """A file that this process holds until all of its holders are closed or collected."""
+_Key: TypeAlias = tuple[int, int, int]  # the process, as a fork holds nothing, and the inode
 
-    def __init__(self, inode: tuple[int, int]) -> None:
-        self.close = weakref.finalize(self, _release, inode)
 
-    def __enter__(self) -> "Held":
+class Holder:
+    """One of those in this process that hold a file: free once all are closed or collected."""
+
+    def __init__(self, key: _Key) -> None:
+        self.close = weakref.finalize(self, _release, key)
+
+    def __enter__(self) -> "Holder":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,13 +81,13 @@ class Held:
 
 
 # Closing any file at an inode ends what a process holds there, so the last holder closes them.
-_held: dict[tuple[int, int], list[IO[str]]] = {}
-_num_holders: Counter[tuple[int, int]] = Counter()
+_held: dict[_Key, list[IO[str]]] = {}
+_num_holders: Counter[_Key] = Counter()
 _registry = threading.RLock()  # a holder may be collected while it is taken
 
 
-def locked(path: Path, *, wait: bool) -> Held | None:
-    """Hold a file that one process at a time can hold, until closed or the process ends.
+def locked(path: Path, *, wait: bool) -> Holder | None:
+    """Hold a file that one process at a time can hold, until closed, collected or its end.
 
     None on a system without such locks.
 
@@ -96,33 +99,39 @@ def locked(path: Path, *, wait: bool) -> Held | None:
     if fcntl is None:
         return None
     with _registry:
-        if path.exists() and (inode := _inode(path.stat())) in _held:
-            return _held_by_one_more(inode)
+        if path.exists() and (key := _key(path.stat())) in _held:
+            return _held_by_one_more(key)
     file = path.open("w")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if wait:  # not in the registry, where others let go
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        with _registry:  # again: a thread that let go meanwhile has ended this one's too
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            key = _key(os.fstat(file.fileno()))
+            _held.setdefault(key, []).append(file)
+            return _held_by_one_more(key)
     except OSError as error:
         file.close()
+        if wait:
+            return locked(path, wait=True)
         raise BlockingIOError(f"{path} is held by another process") from error
+
+
+def _held_by_one_more(key: _Key) -> Holder:
+    _num_holders[key] += 1
+    return Holder(key)
+
+
+def _release(key: _Key) -> None:
+    if key[0] != os.getpid():  # a fork does not hold what its parent does
+        return
     with _registry:
-        inode = _inode(os.fstat(file.fileno()))
-        _held.setdefault(inode, []).append(file)
-        return _held_by_one_more(inode)
-
-
-def _held_by_one_more(inode: tuple[int, int]) -> Held:
-    _num_holders[inode] += 1
-    return Held(inode)
-
-
-def _release(inode: tuple[int, int]) -> None:
-    with _registry:
-        _num_holders[inode] -= 1
-        if not _num_holders[inode]:
-            del _num_holders[inode]
-            for file in _held.pop(inode):
+        _num_holders[key] -= 1
+        if not _num_holders[key]:
+            del _num_holders[key]
+            for file in _held.pop(key):
                 file.close()
 
 
-def _inode(of: os.stat_result) -> tuple[int, int]:
-    return of.st_dev, of.st_ino
+def _key(of: os.stat_result) -> _Key:
+    return os.getpid(), of.st_dev, of.st_ino

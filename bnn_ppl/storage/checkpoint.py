@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.checks import warn
-from bnn_ppl.runtime.files import check_can_be_made, locked, replace_file
+from bnn_ppl.runtime.files import Holder, check_can_be_made, locked, replace_file
 from bnn_ppl.storage.files import (
     JSON,
     RUN,
@@ -149,8 +149,8 @@ def _check_header(folder: Path, header: JSON) -> None:
         raise damaged(folder / STATE, "it lacks what a run writes there")
 
 
-def lock(folder: Path) -> Any:
-    """Keep other processes from writing here until the file returned is closed, or ours ends."""
+def lock(folder: Path) -> Holder | None:
+    """Keep other processes from writing here until the holder is closed, collected or we end."""
     try:
         return locked(folder / "state.lock", wait=False)
     except BlockingIOError as error:

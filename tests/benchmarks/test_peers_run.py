@@ -1,5 +1,6 @@
 """Runs of peers: their environments, and runs without an answer."""
 
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -110,7 +111,7 @@ def test_an_environment_is_used_once_it_is_installed(run, tmp_path):
 def test_every_peer_that_is_not_installed_with_the_package_has_an_environment(run):
     from environments import GROUPS
 
-    pinned = {each.split("==")[0] for group in GROUPS.values() for each in group}
+    pinned = {re.split(r"==|\[", each)[0] for group in GROUPS.values() for each in group}
     assert set(run.PEERS.values()) - {"bnn_ppl", "numpyro", "blackjax"} <= pinned
 
 

@@ -277,6 +277,24 @@ def test_a_folder_stays_locked_when_an_earlier_holder_of_the_process_is_gone(tmp
     assert is_free()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_does_not_hold_what_its_parent_does(tmp_path):
+    script = """
+import os, pathlib, sys
+from bnn_ppl.runtime.files import locked
+path = pathlib.Path(sys.argv[1], "lock")
+held = locked(path, wait=False)
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1] != 0)
+try:
+    locked(path, wait=False)
+except BlockingIOError:
+    os._exit(0)
+os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+
+
 def test_counts_may_be_numpys_and_a_state_may_be_empty(posterior, tmp_path):
     def nothing(key, position, batch):
         return ()

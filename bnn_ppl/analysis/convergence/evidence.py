@@ -36,11 +36,11 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
     their standard error is multiplied by half the 97.5 % quantile of Student's t.
 
     A chain of ``tempered_smc`` makes two, in a forward pass from prior to posterior and in a
-    backward pass, and the result is the mean of the two logarithms. Particles that lag behind the densities
-    make the first too low and the second too high (Grosse, Ghahramani & Adams, 2015), by amounts
-    that chains share. Half of the gap is therefore part of the error. The other part is from
-    the spread over chains and, as much as ten chains would tell, from the lineages of the particles
-    (:func:`bnn_ppl.tempered_smc`).
+    backward pass, and the result is the mean of the two logarithms. Particles that lag behind the
+    densities make the first too low and the second too high (Grosse, Ghahramani & Adams, 2015), by
+    amounts that chains share. Half of the gap is therefore part of the error. The other part is
+    from the spread over chains and, as much as ten chains would tell, from the lineages of the
+    particles (:func:`bnn_ppl.tempered_smc`).
 
     Each chain of ``laplace`` approximates the evidence about its own point. The error of that
     approximation is not known.

@@ -109,6 +109,7 @@ def _by_table(outcomes: Outcomes, loss: costs, actions: Sequence[Any] | Array | 
     by_name = all(each in names for each in actions)
     rows = [names.index(each) for each in actions] if by_name else actions
     wrong = [each for each in rows if each not in range(len(names))]
+    wrong = [each for each in wrong if each not in names] or wrong  # names beside numbers of rows
     if wrong:
         raise ValueError(
             f"got the action {wrong[0]!r} with costs of {', '.join(map(str, names))}, expected "

@@ -36,7 +36,7 @@ _TRUTH = dict.fromkeys(("true", "yes", "y", "t", "on", "1", "1.0"), 1.0)
 _TRUTH |= dict.fromkeys(("false", "no", "n", "f", "off", "0", "0.0"), 0.0)
 _DATE = re.compile(
     r"(\d{4})([-/.])(\d\d?)(?:\2(\d\d?)(?:[t ,]+(\d\d?)(:\d\d(?::\d\d(?:[.,]\d+)?)?)"
-    r"(?: ?([ap])m)?(?: ?(?:z|utc|([+-]\d\d:?\d\d)))?)?)?"
+    r"(?: ?([ap])m)?(?: ?(?:z|utc|gmt|([+-]\d\d:?\d\d)))?)?)?"
 )
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
 _EPOCH, _A_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
@@ -65,7 +65,8 @@ def _boolean(column: Mapping[str, Any], cell: str) -> float:
 def _date(column: Mapping[str, Any], cell: str) -> float:
     """Read days since 1970."""
     text = cell
-    if match := _DATE.fullmatch(cell.lower()):
+    match = _DATE.fullmatch(cell.lower())
+    if match and not (match[7] and int(match[5]) > 12):  # 13 AM is none
         year, _, month, day, hour, rest, half, offset = match.groups()
         hours = int(hour or 0) + 12 * (half == "p") - 12 * (half is not None and hour == "12")
         text = f"{year}-{month:0>2}-{day or 1:0>2}T{hours:02}{rest or ':00'}{offset or 'Z'}"
@@ -292,7 +293,7 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("cp1252")  # of Windows
-    separator = max("\t,;|", key=text.partition("\n")[0].count)
+    separator = max("\t,;|", key=text.lstrip("\r\n").partition("\n")[0].count)
     lines = csv.reader(io.StringIO(text, newline=None), delimiter=separator)
     rows = [[cell.strip() for cell in line] for line in lines if line]
     if not rows:

@@ -1,6 +1,7 @@
 """The predictive distribution of a row as a program of its own, in StableHLO."""
 
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -98,7 +99,7 @@ def chains_apart(posterior: Posterior, drawn: Tree) -> list[Tree]:
     """Split draws (draws, ...) by chain where each chain has a centre, as ``of_draws`` needs it."""
     count = max(1, posterior.sites.centres)
     each = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), drawn)
-    return [jax.tree.map(lambda leaf: leaf[chain], each) for chain in range(count)]  # noqa: B023
+    return [jax.tree.map(itemgetter(chain), each) for chain in range(count)]
 
 
 def _of_row(

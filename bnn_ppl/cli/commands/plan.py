@@ -85,7 +85,7 @@ def plan_command() -> Callable[..., None]:
             problem, data, posterior = loaded(general, problem, inside, blank=target is not None)
             scored(problem, data, general.on)  # refuses
             epochs = general.num_warmup_epochs, general.num_epochs
-            size = running.get("batch_size")  # None where it is the method's own
+            size = running.get("batch_size")  # None where nobody chose it: devices may share it
             running = in_steps(method, running, posterior, *epochs)
             print(describe(problem, data, posterior), flush=True)
             held_out = training_rows(problem, data)[1]

@@ -130,9 +130,10 @@ def _check_and_sample(
         running = running | {"until": running["until"] | {"x": to_score.test.x}}
     key = jax.random.key(general.seed)
     built = built_method(method, training, running, posterior, held_out)
+    # Open where nobody chose it: devices may have to share it.
+    size = {"batch_size": as_typed.get("batch_size")}
     # Before the search for a prior, which takes its time.
-    to_run = running | {"batch_size": as_typed.get("batch_size")}
-    check_run(key, posterior, built, folder=general.folder, **to_run)
+    check_run(key, posterior, built, folder=general.folder, **running | size)
     claim(general.features, problem)
     began = time.monotonic()
     if known is None:
@@ -149,8 +150,7 @@ def _check_and_sample(
         print(describe(problem, data, posterior), flush=True)
         if choice is not None:
             print(f"found  {choice}", flush=True)
-    to_run = running | {"batch_size": as_typed.get("batch_size")}
-    sample = partial(bnn.run, key, posterior, built, **to_run)
+    sample = partial(bnn.run, key, posterior, built, **running | size)
     settings = settings_of(problem, data, typed) | ({} if choice is None else {CHOICE: choice})
     if general.folder is None:
         folder, draws = _sample_in_free_folder(sample, settings, name)

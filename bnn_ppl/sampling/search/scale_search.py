@@ -48,7 +48,7 @@ MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, no
 
 
 class NoEvidenceError(ValueError):
-    """There is no Laplace approximation of a model, and so none of its evidence."""
+    """There is no mode, or no Laplace approximation about it, and so no evidence."""
 
 
 def is_searched(posterior: Posterior) -> bool:
@@ -245,9 +245,9 @@ def _round(
     """Go on to the modes of a scale, and give the multiplier of most evidence about each."""
     to_mode = descent_to_mode(posterior)
     place, num_steps = search.folder(f"mode-{number}"), _num_steps(posterior, to_mode)
-    modes = search.run(key, posterior, to_mode, init=modes, folder=place, num_warmup=num_steps)
-    # Training that was out of time has come close enough for a scale.
     with _supported():
+        modes = search.run(key, posterior, to_mode, init=modes, folder=place, num_warmup=num_steps)
+        # Training that was out of time has come close enough for a scale.
         if _is_long(posterior):
             return modes, _by_run(search, key, posterior, evidence, modes, number)
         at_modes = positions_from(modes, posterior, NUM_CHAINS)

@@ -227,8 +227,10 @@ class _KeptChoice(NamedTuple):
     asked: Any
 
     @classmethod
-    def of(cls, folder: Path, posteriors: list[Posterior], asked: tuple) -> "_KeptChoice":
+    def of(cls, folder: Path, posteriors: list[Posterior], asked: tuple) -> "_KeptChoice | None":
         models = [program for posterior in posteriors for program in programs_of(posterior)]
+        if None in models:  # they call back to Python, and could be others
+            return None
         text = json.dumps([_NUM_STEPS, models, asked], default=str)
         return cls(folder / _CHOICE, json.loads(text))
 

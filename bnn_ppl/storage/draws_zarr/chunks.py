@@ -19,7 +19,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -292,12 +292,9 @@ def _write_in_place(
 @contextmanager
 def _alone(chunks: Chunks) -> Iterator[None]:
     """Of several processes, which may all write to one file, let one at a time."""
-    lock = locked(chunks.path / "lock", wait=True) if jax.process_count() > 1 else None
-    try:
+    shared = jax.process_count() > 1
+    with (locked(chunks.path / "lock", wait=True) if shared else None) or nullcontext():
         yield
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _header(chunks: Chunks, index: tuple[int, ...]) -> bytes:

@@ -114,7 +114,7 @@ def test_draws_of_classes_count_by_their_names(names):
             np.testing.assert_array_equal(bnn.decide(drawn, loss, actions).action, expected)
     by_row = bnn.decide(drawn, costs(table), [0, 1, 2]).action
     np.testing.assert_array_equal(np.array(names)[by_row], expected)
-    with pytest.raises(ValueError, match="got the action 'd' with costs of .*, expected one"):
+    with pytest.raises(ValueError, match="got the action 'd' with costs of .*, expected these"):
         bnn.decide(drawn, costs(table), [names[0], "d"])
 
 
