@@ -61,6 +61,7 @@ _GROUPS = {  # types whose fields are options of the commands that take them
     "Probabilities": "cli/commands/predictions",
     "Choice": "cli/commands/answers",
 }
+_FOLDERS = "folder", "folders"  # the names of arguments that are typed without them
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 
 
@@ -131,6 +132,10 @@ def _check_options(words: Sequence[str], known: dict[str, str], command: str) ->
     names = set(known) | {word[2:].replace("-", "_") for word in _flags(known)}
     for word in words:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and name in _FOLDERS and _has_folder(known):
+            raise ValueError(
+                f"got {word}, expected the folder of a run by itself: bnn-ppl {command} FOLDER"
+            )
         if word.startswith("--") and name not in names:
             close = hint(name, sorted(names), "--{}").replace("_", "-")
             raise ValueError(
@@ -141,15 +146,20 @@ def _check_options(words: Sequence[str], known: dict[str, str], command: str) ->
 
 def _check_folder(words: Sequence[str], command: str) -> None:
     """Refuse a command about a run that is given none, with one that there is."""
-    first, *_ = options(command)
-    if first not in ("folder", "folders") or not {"--help", "-h"}.isdisjoint(words):
+    known = options(command)
+    if not _has_folder(known) or not {"--help", "-h"}.isdisjoint(words):
         return
     named = any(Path(word).is_dir() for word in words)
-    if not named and first_positional(words, _flags(options(command))) is None:
+    if not named and first_positional(words, _flags(known)) is None:
         runs = sorted(Path("runs").glob("*/problem.json"), key=lambda file: file.stat().st_mtime)
         run = runs[-1].parent if runs else "runs/yacht-0-hmc"
         typed = shlex.join([command, str(run), *words])
         raise ValueError(f"got no folder of a run, expected one: bnn-ppl {typed}")
+
+
+def _has_folder(known: dict[str, str]) -> bool:
+    """Whether a command is about a run, whose folder is its first argument."""
+    return next(iter(known)) in _FOLDERS
 
 
 def _flags(known: dict[str, str]) -> set[str]:

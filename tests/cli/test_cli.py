@@ -82,6 +82,13 @@ def test_an_unknown_option_is_answered_with_those_of_its_command(capsys):
     assert error.endswith("expected an option of bnn-ppl run hmc: --help after it lists them\n")
 
 
+def test_the_folder_of_a_run_is_typed_without_a_name(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["export", "runs/mine", "--folder", "exported"])
+    error = capsys.readouterr().err
+    assert error.startswith("bnn-ppl: got --folder, expected the folder of a run by itself: bnn-")
+
+
 def test_a_run_without_a_method_is_answered_with_one(capsys):
     with pytest.raises(SystemExit):
         cli.main(["plan", "--data", "yacht"])
