@@ -261,7 +261,8 @@ def _most_gradients(method: Method) -> tuple[float, float]:
         "amagold": lambda: (2 * settings["num_minibatches"],) * 2,
     }
     a_step = steps * settings.get("num_samples", 1) * (2 if settings.get("fgsm_epsilon") else 1)
-    return by_method.get(settings.get("method", ""), lambda: (a_step, a_step))()
+    name = settings.get("inner", settings.get("method", ""))  # swag steps as its inner method
+    return by_method.get(name, lambda: (a_step, a_step))()
 
 
 def _start_steps(method: Method) -> int:
