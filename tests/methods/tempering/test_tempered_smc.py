@@ -235,10 +235,11 @@ def test_a_run_that_did_not_come_to_the_posterior_says_so(posterior, method, ver
     assert "; log evidence -" in whole.attrs["verdict"] and whole.attrs["converged"]
     assert (whole.sample_stats.exponent == 1).all()
     for steps in whole.warmup_sample_stats.exponent.values:
-        there = steps.argmax() + 1
+        there = np.nanargmax(steps) + 1
         assert (np.diff(steps[:there]) > 0).all() and steps[there - 1] == 1
+        # The last step, to 0, moves no particle: it takes no gradient, and has no statistics.
         back = steps[there:][np.isfinite(steps[there:])]
-        assert (np.diff(back)[back[:-1] > 0] < 0).all() and back.min() == 0
+        assert (np.diff(back) < 0).all() and 0 < back.min() < 0.05
 
 
 def fitted_draws(method, **fitted):
