@@ -87,9 +87,9 @@ _registry = threading.RLock()  # a holder may be collected while it is taken
 
 
 def locked(path: Path, *, wait: bool) -> Holder | None:
-    """Hold a file that one process at a time can hold, until closed, collected or its end.
+    """Hold a file that one process at a time can hold, until the holder is closed or collected.
 
-    None on a system without such locks.
+    It is also free once the process ends. None on a system without such locks.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def locked(path: Path, *, wait: bool) -> Holder | None:
             return _held_by_one_more(key)
     except OSError as error:
         file.close()
-        if wait:
+        if wait and isinstance(error, BlockingIOError | PermissionError):  # others hold it
             return locked(path, wait=True)
         raise BlockingIOError(f"{path} is held by another process") from error
 

@@ -150,7 +150,7 @@ def _check_header(folder: Path, header: JSON) -> None:
 
 
 def lock(folder: Path) -> Holder | None:
-    """Keep other processes from writing here until the holder is closed, collected or we end."""
+    """Keep other processes from writing here until the holder is closed or collected."""
     try:
         return locked(folder / "state.lock", wait=False)
     except BlockingIOError as error:

@@ -1,5 +1,6 @@
 """A run that is killed and called again gives the draws of an uninterrupted one."""
 
+import errno
 import gc
 import os
 import signal
@@ -19,6 +20,7 @@ from killed_runs import SCRIPTS, Killed, assert_same, line
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS, Method
+from bnn_ppl.runtime.files import locked
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.draws_zarr import zarr_writer
@@ -381,3 +383,12 @@ def test_folder_that_holds_no_run_is_refused_before_sampling(posterior, tmp_path
     with pytest.raises(FileExistsError, match="holds no run"):
         sample(posterior, tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "keep me"
+
+
+def test_a_file_system_without_locks_says_so_at_once(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with pytest.raises(BlockingIOError):
+        locked(tmp_path / "lock", wait=True)

@@ -230,7 +230,7 @@ def _evidence(posterior: Posterior, known: Posterior | None, built: Method | Non
 
 @contextmanager
 def _supported() -> Iterator[None]:
-    """Say of an error in a Laplace approximation that there is none of the model."""
+    """Say of an error in a mode or its Laplace approximation that there is no evidence."""
     try:
         yield
     except OtherRunError:  # of other rows, say

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from bnn_ppl.runtime.compilation.program_parts import Program, program_of
 from bnn_ppl.runtime.files import cache_folder, make_folder, package_state, replace_file
 from bnn_ppl.storage.files import read_json, sealed
 
+Programs: TypeAlias = list[str | None]
+
 
 class SearchCache(NamedTuple):
     """The place of what a search finds; None where it cannot be known again."""
@@ -23,8 +25,12 @@ class SearchCache(NamedTuple):
     place: Path | None
 
     @classmethod
-    def of(cls, posteriors: Sequence[Posterior], *settings: Any) -> "SearchCache":
+    def of(
+        cls, posteriors: Sequence[Posterior], *settings: Any, programs: Programs | None = None
+    ) -> "SearchCache":
         """Name it by the programs of some posteriors, their rows, and the settings.
+
+        `programs` are those of :func:`programs_of`, where they are known.
 
         Results of another version of this package are not used. Like the compiled programs, they
         are kept unless ``jax_enable_compilation_cache`` is off.
@@ -32,7 +38,7 @@ class SearchCache(NamedTuple):
         off = not jax.config.values["jax_enable_compilation_cache"]
         if off or jax.process_count() > 1 or any(map(_is_open, posteriors)):
             return cls(None)
-        programs = [program for posterior in posteriors for program in programs_of(posterior)]
+        programs = programs_of(posteriors) if programs is None else programs
         about = [package_state(), jax.__version__, jax.default_backend(), programs, settings]
         if None in programs:
             return cls(None)
@@ -70,8 +76,15 @@ def _is_open(posterior: Posterior) -> bool:
     return isinstance(posterior.data, Stream) or bool(posterior.sites.points)
 
 
-def programs_of(posterior: Posterior) -> list[str | None]:
-    """Hash the rows, and the programs of the log-density and of where chains start."""
+def programs_of(posteriors: Sequence[Posterior]) -> Programs:
+    """Hash rows, and the programs of log-densities and of where chains start.
+
+    None stands for a program that cannot be known again.
+    """
+    return [program for posterior in posteriors for program in _programs(posterior)]
+
+
+def _programs(posterior: Posterior) -> Programs:
     key, batch = jax.random.key(0), posterior.rows.full_batch
     position = jax.eval_shape(posterior.init, key)
     density = program_of(lambda _, now: posterior.logdensity(*now), (), (position, batch))

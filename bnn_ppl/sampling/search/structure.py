@@ -18,12 +18,11 @@ from bnn_ppl.data.splits import fold_of_rows
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
-from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.fits import Search
-from bnn_ppl.sampling.search.search_cache import SearchCache, programs_of
+from bnn_ppl.sampling.search.search_cache import Programs, SearchCache, programs_of
 from bnn_ppl.storage.files import read_json, sealed
 
 Widths = tuple[int, ...]
@@ -122,10 +121,13 @@ def choose_structure(
     ends = Structure(widths[0], noises[0]), Structure(widths[-1], noises[-1])
     posteriors = [condition(model_with(each), parts[0]) for each in ends]
     asked = rows, widths, noises, jax.random.key_data(key).tolist()
-    kept = None if folder is None else _KeptChoice.of(Path(folder), posteriors, asked)
+    kept = programs = None
+    if folder is not None:
+        programs = programs_of(posteriors)
+        kept = _KeptChoice.of(Path(folder), programs, asked)
     if kept is not None and (known := kept.read()) is not None:
         return known
-    cache = SearchCache.of(posteriors, "structure", *asked)
+    cache = SearchCache.of(posteriors, "structure", *asked, programs=programs)
     if (found := cache.read()) is not None:
         choice = _choice_of(found)
         if kept is not None:
@@ -227,11 +229,10 @@ class _KeptChoice(NamedTuple):
     asked: Any
 
     @classmethod
-    def of(cls, folder: Path, posteriors: list[Posterior], asked: tuple) -> "_KeptChoice | None":
-        models = [program for posterior in posteriors for program in programs_of(posterior)]
-        if None in models:  # they call back to Python, and could be others
+    def of(cls, folder: Path, programs: Programs, asked: tuple) -> "_KeptChoice | None":
+        if None in programs:  # they call back to Python, and could be others
             return None
-        text = json.dumps([_NUM_STEPS, models, asked], default=str)
+        text = json.dumps([_NUM_STEPS, programs, asked], default=str)
         return cls(folder / _CHOICE, json.loads(text))
 
     def read(self) -> Choice | None:

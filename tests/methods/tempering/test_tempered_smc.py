@@ -240,6 +240,7 @@ def test_a_run_that_did_not_come_to_the_posterior_says_so(posterior, method, ver
         # The last step, to 0, moves no particle: it takes no gradient, and has no statistics.
         back = steps[there:][np.isfinite(steps[there:])]
         assert (np.diff(back) < 0).all() and 0 < back.min() < 0.05
+    assert np.isfinite(whole.fitted["log_evidence_backward"]).all()  # known once that step is taken
 
 
 def fitted_draws(method, **fitted):
