@@ -249,6 +249,14 @@ def test_divergences_of_few_draws_some_chains_or_all(posterior):
     ):
         tuned = drawn(stats={"diverging": diverging}, settings=json.dumps(settings))
         assert f"({how}))" in bnn.verdict(posterior, tuned).text
+    stats = {"diverging": diverging, "acceptance_rate": np.full((4, 100), 0.6)}
+    for settings, how in (
+        ({"target_acceptance": 0.9, "step_size": None}, "more warm-up, which ended early"),
+        ({"target_acceptance": 0.65, "step_size": None}, "shorter steps"),
+        ({"target_acceptance": 0.9, "step_size": 0.1}, "shorter steps"),
+    ):
+        tuned = drawn(stats=stats, settings=json.dumps(settings))
+        assert f"diverged ({how}" in bnn.verdict(posterior, tuned).text
     diverging[0, :20] = True
     assert not bnn.verdict(posterior, drawn(stats={"diverging": diverging})).converged
     diverging[2] = True

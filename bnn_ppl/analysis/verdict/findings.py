@@ -47,6 +47,8 @@ _ADVICE = {
 }
 
 
+# What acceptance may fall short of the target of warm-up before warm-up counts as cut short.
+_MOST_SHORT_OF_TARGET = 0.1
 # What makes the steps shorter of methods that find their size by it.
 _SHORTENING = {
     "target_acceptance": "raise target_acceptance",
@@ -230,6 +232,19 @@ def shorter_steps(draws: Any) -> str:
     return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
+def _missed_target(draws: Any) -> str:
+    """Advise more warm-up where the steps that it found are too long for where the draws went."""
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    found = settings.get("step_size") is None and "acceptance_rate" in draws.sample_stats
+    if not found or "target_acceptance" not in settings:
+        return ""
+    rate = float(draws.sample_stats["acceptance_rate"].mean())
+    target = settings["target_acceptance"]
+    if rate > target - _MOST_SHORT_OF_TARGET:
+        return ""
+    return f"more warm-up, which ended early (acceptance {rate:.2f}, target {target:g})"
+
+
 def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Iterator[Finding]:
     """Find draws whose steps were too long; chains that diverge throughout are named."""
     stats = draws.get("sample_stats", {})
@@ -248,6 +263,8 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
             "docs/guides/diagnosis.md), choose a prior that keeps that scale away from 0, or take "
             f"{advice}"
         )
+    else:
+        advice = _missed_target(draws) or advice
     if whole.all():
         yield Finding("all_diverge", "all chains diverge in all draws", advice)
     elif whole.any():
