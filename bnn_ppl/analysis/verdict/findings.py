@@ -13,7 +13,7 @@ from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.evidence import gap
 from bnn_ppl.analysis.convergence.function_convergence import Mixing
 from bnn_ppl.analysis.verdict.training_rows import RowSample, support_of_y
-from bnn_ppl.methods.training.held_out_noise import noise_sites
+from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT, noise_sites
 from bnn_ppl.model.posterior import Posterior
 
 # The largest R-hat that 95 % of the function values may have. Vehtari et al. (2021) ask 1.01 of
@@ -37,9 +37,6 @@ MOST_LOSS = 0.5
 MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
-# Rows for each weight below which a fit takes noise for signal: least squares understates the noise
-# variance by the ratio of weights to rows.
-ROWS_A_WEIGHT = 5
 # Of methods that have such a statistic, in place of longer runs.
 _ADVICE = {
     "exponent": "more particles (num_particles)",

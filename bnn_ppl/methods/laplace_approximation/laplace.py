@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.defaults import FIT, FITTED
-from bnn_ppl.methods.ensembles.descent import starting_descent
+from bnn_ppl.methods.ensembles.descent import descent_to_mode, starting_descent
+from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT
 from bnn_ppl.methods.laplace_approximation.block_gaussian import (
     Structure,
     blocks_of,
@@ -86,8 +87,9 @@ def laplace(
     Each warm-up step adds the curvature F of its batch's rows at the position, which does not move;
     after the last step the sum over the n rows seen is scaled to all N and the factors are
     decomposed, so that a draw is only a matrix product. The run starts at the optimum of
-    :func:`bnn_ppl.descent`, unless ``init=`` is given, and by default visits each row once, 500 at
-    a time::
+    :func:`bnn_ppl.descent`, unless ``init=`` is given: at the mode where there are at least 5 rows
+    for each weight; otherwise a learnt noise is that of held-out rows, since a mode then takes
+    noise for signal. By default it visits each row once, 500 at a time::
 
         draws = run(key, posterior, laplace(posterior))
         predict(posterior, draws, data)
@@ -243,8 +245,9 @@ def laplace(
     method = Method(init, _no_step, draw, warmup, settings, parameters, finish=finish)
     method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
     size = posterior.num_rows // -(-posterior.num_rows // _BATCH_SIZE)  # of batches of one size
+    determined = posterior.num_rows >= ROWS_A_WEIGHT * posterior.num_weights
     return method._replace(
-        start=starting_descent(posterior),
+        start=(descent_to_mode if determined else starting_descent)(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
     )
 

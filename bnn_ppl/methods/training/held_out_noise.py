@@ -42,6 +42,9 @@ class HeldOutRows(NamedTuple):
         return self.of_shape if self.of_amplitude is None else self.of_shape | self.of_amplitude
 
 
+# Rows for each weight below which a fit takes noise for signal: least squares understates the noise
+# variance by the ratio of weights to rows.
+ROWS_A_WEIGHT = 5
 NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 _AS_GIVEN: ContextVar[Any] = ContextVar("as_given", default=None)  # the batch before augmentation
 
