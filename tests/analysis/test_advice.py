@@ -167,6 +167,39 @@ def test_divergences_near_a_scale_of_0():
 
 
 @pytest.mark.thorough
+def test_divergences_of_a_noise_that_goes_to_0():
+    def model(x, y=None, noise=dist.HalfNormal(1.0)):
+        slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([4]).to_event(1))
+        noise = numpyro.sample("noise", noise)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ slopes, noise), obs=y)
+
+    x = np.c_[np.random.default_rng(2).normal(size=(5, 3)), np.ones(5)]
+    rows = x, x @ [1.0, 0.5, 0.0, 0.2]
+
+    def diverging(model):
+        posterior = bnn.condition(model, rows)
+        draws = sampled(posterior, bnn.nuts(posterior), num_chains=4, num_draws=500)
+        return posterior, draws, int(draws.sample_stats.diverging.sum())
+
+    posterior, draws, count = diverging(model)
+    assert told(posterior, draws, "divergences").startswith("a noise that is bounded below")
+    assert diverging(partial(model, noise=bnn.priors.noise(0.1)))[-1] < count / 2
+
+
+@pytest.mark.thorough
+def test_a_prior_that_is_too_narrow_is_told_from_the_bias_of_a_method():
+    def model(x, y=None, width=1e-3):
+        slope = numpyro.sample("slope", dist.Normal(0, width))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.5), obs=y)
+
+    narrow = bnn.condition(model, (X, Y - Y.mean()))
+    advice = told(narrow, sampled(narrow, bnn.sgld(narrow)), "worse_than_mean")
+    assert advice == "a wider prior, shorter steps, or start from another fit (init=)"
+
+
+@pytest.mark.thorough
 def test_divergences_of_a_model_without_a_learnt_scale(posterior):
     options = {"init": _near(posterior), "num_warmup": 0}
     draws = sampled(posterior, bnn.hmc(posterior, 0.1, 1.0), **options)

@@ -195,6 +195,18 @@ def test_a_rare_class_may_be_learnt_without_being_predicted():
     )
 
 
+@pytest.mark.parametrize(("noise", "settled"), [(0.1, True), (1e-30, False)])
+def test_a_y_that_is_constant_is_named(noise, settled):
+    constant = bnn.condition(line, (X, np.full_like(Y, 0.7)))
+    draws = drawn(0.0, noise)
+    if not settled:
+        draws = drawn(0.0, noise, stats={"diverging": np.ones((4, 100), bool)})
+    found = bnn.verdict(constant, draws)
+    assert found.converged == settled
+    assert kinds(found)[0] == ("uninformative" if settled else "constant")
+    assert "y is the same in all rows" in found.text
+
+
 def test_chains_that_disagree(posterior):
     found = bnn.verdict(posterior, drawn(np.array([[1.9], [1.97], [2.03], [2.1]])))
     assert not found.converged and kinds(found)[0] == "disagree"

@@ -61,6 +61,11 @@ def of_inputs(
     guess = _guess(sample, posterior.num_rows)
     if guess is None or not depends_on_x(posterior, sample):
         return
+    if sample.kind == "mean" and _is_constant(sample):
+        # A noise without a lower bound then has no posterior, whatever is drawn of it.
+        kind = "uninformative" if advice.settled else "constant"
+        yield Finding(kind, "y is the same in all rows", "rows in which y differs")
+        return
     gain, error = _mean_and_error(sample, sample.score_by_row - guess.log_score)
     if guess.no_better and (gain < -2 * error or _y_depends_on_x(sample)):
         yield Finding("worse_than_mean", guess.words, advice.to_learn)
@@ -85,6 +90,11 @@ def of_inputs(
             "are as good",
             "other inputs; longer runs change nothing",
         )
+
+
+def _is_constant(sample: RowSample) -> bool:
+    y, known = (values.reshape(len(sample.y), -1).T for values in (sample.y, sample.known))
+    return not any(np.ptp(output[has]) for output, has in zip(y, known, strict=True) if has.any())
 
 
 def _unseen(

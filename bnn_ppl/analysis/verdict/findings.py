@@ -44,6 +44,7 @@ _ADVICE = {
 }
 
 
+_MOST_RATIO_OF_NOISE = 4  # of the sd of y in a typical draw to that in one of fifty
 # What acceptance may fall short of the target of warm-up before warm-up counts as cut short.
 _MOST_SHORT_OF_TARGET = 0.1
 # What makes the steps shorter of methods that find their size by it.
@@ -229,6 +230,14 @@ def shorter_steps(draws: Any) -> str:
     return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
+def _goes_to_0(sample: RowSample) -> bool:
+    """Say whether the noise is near 0 in some draws, where no step is short enough."""
+    if sample.kind != "mean" or sample.sd is None:
+        return False
+    typical, least = np.quantile(sample.sd.mean(axis=tuple(range(2, sample.sd.ndim))), (0.5, 0.02))
+    return bool(least < typical / _MOST_RATIO_OF_NOISE)
+
+
 def _missed_target(draws: Any) -> str:
     """Advise more warm-up where the steps that it found are too long for where the draws went."""
     settings = json.loads(draws.attrs.get("settings", "{}"))
@@ -260,6 +269,8 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
             "docs/guides/diagnosis.md), choose a prior that keeps that scale away from 0, or take "
             f"{advice}"
         )
+    elif _goes_to_0(sample):
+        advice = "a noise that is bounded below, as by priors.noise(floor)"
     else:
         advice = _missed_target(draws) or advice
     if whole.all():

@@ -50,6 +50,7 @@ _OF_SCALE = (
 _WORST_FIRST = (
     "stopped",
     "tempered",
+    "constant",
     *_OF_SCALE,
     *("lag", "few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
@@ -178,8 +179,9 @@ def _to_learn(draws: Any, wrong: set[str]) -> str:
     if isinstance(settings.get("learning_rate"), float | int):
         return "another learning_rate, or none: one is then found"
     chain = draws.attrs.get("draws_from", "chain") == "chain"
-    if not chain or not (wrong or _bias(draws)):
-        return "a wider prior, or start from another fit (init=)"
+    if not chain or not wrong:
+        steps = "shorter steps, " if chain and _bias(draws) else ""
+        return f"a wider prior, {steps}or start from another fit (init=)"
     return "more warm-up, shorter steps, or start from a fit (init=)"
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.defaults import FIT, FITTED
 from bnn_ppl.methods.ensembles.descent import descent_to_mode, starting_descent
-from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT
 from bnn_ppl.methods.laplace_approximation.block_gaussian import (
     Structure,
     blocks_of,
@@ -22,6 +21,7 @@ from bnn_ppl.methods.laplace_approximation.fisher import evaluated, shares
 from bnn_ppl.methods.laplace_approximation.fisher_labels import Curvature
 from bnn_ppl.methods.layers.layer_calls import called_layers
 from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
+from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_no_factors, check_number_of_rows
 from bnn_ppl.model.trace import Terms, likelihood_alone

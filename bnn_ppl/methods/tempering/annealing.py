@@ -32,7 +32,7 @@ MOST_MOVES = 10  # of each particle at an exponent
 # Rank correlation of the gains with those before the moves, below which these end; and below which
 # that of so few particles cannot be told from 0, in units of one over the root of their number.
 _FORGOTTEN, _FORGOTTEN_IN_ERRORS = 0.2, 2.0
-_SHORTEST = 1 / 16  # of the step sizes of the particles, as a share of the longest
+SHORTEST = 1 / 16  # of the step sizes of the particles, as a share of the longest
 
 
 class SmcOptions(NamedTuple):
@@ -164,7 +164,7 @@ def _moved(
 
 def drawn_step_size(key: Array, walk: Any, shape: tuple[int, ...] = ()) -> Array:
     """Draw step sizes, log-uniformly: where the density is narrower, only short steps are taken."""
-    return walk.step_size * _SHORTEST ** jax.random.uniform(key, shape)
+    return walk.step_size * SHORTEST ** jax.random.uniform(key, shape)
 
 
 def _ranks(values: Array) -> Array:
