@@ -161,7 +161,9 @@ def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]
             f"make at least {LEAST_DRAWS} in each of several chains",
         )
     elif not moves:
-        yield Finding("stuck", "no chain moves", f"{shorter_steps(draws)}, or more warm-up")
+        steps = shorter_steps(draws)
+        also = "" if steps.startswith("more warm-up") else ", or more warm-up"
+        yield Finding("stuck", "no chain moves", steps + also)
     elif mixes.rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
@@ -220,10 +222,12 @@ def _of_temperatures(draws: Any) -> Iterator[Finding]:
 
 
 def shorter_steps(draws: Any) -> str:
-    """Say how steps are made shorter."""
+    """Say how steps are made shorter; of those found without a target, only warm-up decides."""
     settings = json.loads(draws.attrs.get("settings", "{}"))
     found = settings.get("step_size") in (None, "found")
     by = next((name for name in _SHORTENING if name in settings and found), "")
+    if found and not by and "step_size" in settings:
+        return "more warm-up, which finds the steps"
     if not by:
         rate = "learning_rate" in settings and "step_size" not in settings
         by = f"a smaller {'learning_rate' if rate else 'step_size'}"

@@ -61,7 +61,7 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
 @describe(
     MINIBATCHES,
     gives="a Gaussian along a path; several chains are MultiSWAG",
-    bias="one Gaussian about each mode",
+    bias="one Gaussian of rough width about each mode",
     length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
     counts=FITTED,

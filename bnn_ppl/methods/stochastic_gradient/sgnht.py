@@ -30,7 +30,7 @@ _MOST_THIN = 300
 
 @describe(MINIBATCHES, length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart")
 def sgnht(
-    posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.01
+    posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.1
 ) -> Method:
     r"""Stochastic-gradient Nosé-Hoover thermostat: friction that adapts to the minibatch noise.
 
@@ -62,7 +62,10 @@ def sgnht(
         Step size h, a number or a schedule, in units of time: the square root of the step size of
         :func:`bnn_ppl.sgld`. None: tuned in warm-up, with a diagonal mass matrix.
     friction
-        Strength A of the injected noise, which is also the initial friction.
+        Strength A of the injected noise, which is also the initial friction. With less, and no
+        noise of minibatches, the friction oscillates ever more widely, and the explicit steps heat
+        the chain: of a standard Gaussian, the variance is 1.6 times too large with 0.01 and steps
+        of 0.35, and between 0.99 and 1.09 with 0.1.
 
     Raises
     ------
@@ -122,6 +125,7 @@ def _tuned_move(
         configurational_temperature=configurational_temperature(position, gradient),
     )
     # The thermostat keeps the kinetic temperature at 1. What a step of this size would add to
-    # it is, in equilibrium, also the first-order error of the configurational temperature.
+    # it is, in equilibrium, also the first-order error of the configurational temperature. It grows
+    # as the square of the step size, and the tuning expects what is proportional to it.
     excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
-    return new._replace(position=position), info | {"excess": excess}
+    return new._replace(position=position), info | {"excess": jnp.sqrt(EXCESS * excess)}

@@ -1,6 +1,5 @@
 """Step size and mass of stochastic-gradient samplers, found in warm-up, or steps that are given."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import scipy
 
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.method import Counts, Method, draw_position
@@ -303,8 +303,8 @@ def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:
 
 
 def _highest_temperature(num_weights: int) -> float:
-    """Temperature that a stable chain never reaches: 2 and six standard deviations."""
-    return 2.0 + 6 * math.sqrt(2 / num_weights)
+    """Temperature that a stable chain never reaches: 1 more than one step in a billion does."""
+    return 1.0 + float(scipy.stats.chi2.isf(1e-9, num_weights)) / num_weights
 
 
 def _next_window(highest: float, lost: Array, state: TuningState) -> TuningState:
