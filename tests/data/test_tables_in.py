@@ -141,6 +141,31 @@ def loaded(path, **given):
     return data.load(path, dtype=np.float64, **given)
 
 
+@pytest.mark.parametrize("written", ["%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%d", "%Y%m%d", "%d %b %Y"])
+def test_a_date_of_a_new_row_is_read_as_it_is_written_itself(tmp_path, written):
+    days = pd.date_range("2021-01-01", periods=60)
+    frame = pd.DataFrame({"d": days.strftime(written), "y": np.arange(60) / 7})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    like = data.load(tmp_path / "a.csv")
+    first = like.encoding.inputs[0].low - days[0].value / 86_400e9
+
+    def days_in(x):
+        return x[:, 0] * like.x_scale[0] + like.x_mean[0] + first
+
+    some = days[[31, 3, 59]]
+    for d in (some, some.strftime("%Y-%m-%d"), some.strftime("%Y%m%d"), some.strftime(written)):
+        new = given_new_rows(pd.DataFrame({"d": d}), None, like)
+        np.testing.assert_allclose(days_in(new.x), [31, 3, 59], atol=1e-3)
+        assert not new.fills
+    for order, unsure in {"day": "04/01/2021 15/01/2021", "month": "01/04/2021 01/15/2021"}.items():
+        new = given_new_rows(pd.DataFrame({"d": unsure.split()}), None, like)
+        if "/" not in written:
+            np.testing.assert_allclose(days_in(new.x), [3, 14], atol=1e-3)
+            assert new.fills == f"d has dates such as '{unsure[:10]}' read as {order} first"
+        elif order[0] != written[1]:  # which cannot be
+            assert new.fills.startswith("1 of 2 rows have empty cells, filled: d with the training")
+
+
 def test_dates_are_days_since_the_first_and_cycles_of_what_they_span(tmp_path):
     days = pd.date_range("2020-01-01", periods=800)
     rows = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "y": np.arange(800) ** 2 + 0.5})

@@ -13,6 +13,7 @@ import numpy as np
 from bnn_ppl.data.tables.kinds import boolean
 from bnn_ppl.data.tables.kinds.category import are_known
 from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed, type_in
+from bnn_ppl.data.tables.kinds.date import order_in_words
 from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
 from bnn_ppl.data.tables.kinds.number import POINT, UNKNOWN
 from bnn_ppl.data.tables.reading import require
@@ -212,18 +213,24 @@ def mark_of(table: "pandas.DataFrame", name: str) -> str:
 
 
 def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
-    """Say in one line how many rows have cells that are filled, and how; "" if none has."""
-    rows, told = np.zeros(len(table), bool), []
+    """Say in one line how many rows have cells that are filled, and how; "" if none has.
+
+    Also in which order days and months are read, where training rows do not tell.
+    """
+    rows, told, orders = np.zeros(len(table), bool), [], []
     for column in encoding.inputs:
+        if column.kind == "date" and (order := order_in_words(table[column.name], column.form)):
+            orders.append(f"{column.name} has {order}")
         missing, words = _unknown(table, column)
         if missing.any() and words:
             told.append(f"{column.name} with {words}")
             rows |= missing
-    if not told:
-        return ""
-    unseen = any(" with other for " in each for each in told)
-    words = f"have empty cells{' or texts that are no category' * unseen}, filled"
-    return f"{rows.sum()} of {len(table)} rows {words}: {listed(told)}"
+    parts = [listed(orders)] if orders else []
+    if told:
+        unseen = any(" with other for " in each for each in told)
+        words = f"have empty cells{' or texts that are no category' * unseen}, filled"
+        parts.insert(0, f"{rows.sum()} of {len(table)} rows {words}: {listed(told)}")
+    return "; ".join(parts)
 
 
 def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str]:

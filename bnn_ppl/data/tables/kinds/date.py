@@ -47,20 +47,47 @@ def _form(cells: Sequence[str], hint: str) -> str | None:
 def _order(cells: Sequence[str]) -> str:
     """Tell whether days or months come first; if both can be, by the mark; "" if neither can."""
     matches = [match for cell in cells if (match := _NUMBERS.fullmatch(cell))]
-    first, second = (max(int(match[k]) for match in matches) for k in (1, 3))
-    if first > 12 and second > 12:
+    first, second = (max((int(match[k]) for match in matches), default=0) for k in (1, 3))
+    if not matches or (first > 12 and second > 12):
         return ""
     if first > 12 or (second <= 12 and matches[0][2] != "/"):
         return DAY_FIRST
     return MONTH_FIRST
 
 
+def order_in_words(cells: "pandas.Series", form: str) -> str:
+    """Say how cells such as 04/01/2021 are read where the training rows have no order of theirs."""
+    unsure = [cell for cell in cells.unique() if _NUMBERS.fullmatch(cell)]
+    order = "" if form in (DAY_FIRST, MONTH_FIRST) else _order(unsure)
+    return f"dates such as {unsure[0]!r} read as {order}" if order else ""
+
+
 def _days(cells: Sequence[str], form: str) -> np.ndarray:
-    """Give days since 1970, NaN where there is no such date."""
+    """Give days since 1970, NaN where there is no such date.
+
+    Each cell is read as it is written itself. The order of days and months is that of the form, or
+    else one for all cells.
+    """
+    order = form if form in (DAY_FIRST, MONTH_FIRST) else _order(cells)
+    month = 3 if order == DAY_FIRST else 1
+    ways: dict[tuple[str, bool], list[int]] = {}
+    for place, cell in enumerate(cells):
+        if numbers := _NUMBERS.fullmatch(cell):
+            if order and int(numbers[month]) <= 12:
+                ways.setdefault(("mixed", order == DAY_FIRST), []).append(place)
+        elif form != DIGITS or _ISO.fullmatch(cell) or _WORDS.fullmatch(cell):
+            ways.setdefault(("mixed", False), []).append(place)
+        else:
+            ways.setdefault(("%Y%m%d", False), []).append(place)
+    found = np.full(len(cells), np.nan)
+    for (written, day_first), places in ways.items():
+        found[places] = _read([cells[place] for place in places], written, day_first)
+    return found
+
+
+def _read(cells: Sequence[str], written: str, day_first: bool) -> np.ndarray:
     import pandas as pd
 
-    written = {DIGITS: "%Y%m%d"}.get(form, "mixed")
-    day_first = form == DAY_FIRST
     dates = pd.to_datetime(
         pd.Series(list(cells), dtype=object),
         format=written,
