@@ -11,7 +11,7 @@ from bnn_ppl.data.tables.finding import inputs_learnt, kinds_of, role_of
 from bnn_ppl.data.tables.kinds.column import Column, as_text, listed
 from bnn_ppl.data.tables.kinds.number import UNKNOWN
 from bnn_ppl.data.tables.reading import require
-from bnn_ppl.data.tables.roles import ROLES, Columns, apart, inputs_of
+from bnn_ppl.data.tables.roles import NEEDED, ROLES, Columns, apart, inputs_of
 from bnn_ppl.data.tables.table_files import PLACE
 from bnn_ppl.data.tables.user_files import (
     DROPPED,
@@ -101,7 +101,7 @@ def _left_out_or_filled(encoding: Encoding) -> str:
 
 
 def new_table(estimator: Any, x: Any) -> np.ndarray:
-    """Make numbers of new rows as of the training rows; columns of roles may be missing.
+    """Make numbers of new rows as of the training rows; weights and censoring may be missing.
 
     Warns
     -----
@@ -190,7 +190,8 @@ def _with_roles(estimator: Any, x: Any) -> Any:
     names = getattr(estimator, "feature_names_in_", None)
     if not is_frame(x) or names is None or not hasattr(x, "assign"):
         return x
-    roles = {column.name: ROLES[role] for role, column in estimator.encoding_.roles}
+    known = estimator.encoding_.roles
+    roles = {column.name: ROLES[role] for role, column in known if role not in NEEDED}
     roles |= {name: ROLES[_WEIGHTS] for name in _weights_in(estimator.encoding_)}
     missing = {name: value for name, value in roles.items() if name not in x.columns}
     whole = x.assign(**missing) if missing else x

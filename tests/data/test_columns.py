@@ -16,7 +16,7 @@ from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
-from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.data.tables.new_rows import given_new_rows, read_new_rows
 from bnn_ppl.data.tables.roles import apart
 
 RANDOM = np.random.default_rng(0)
@@ -70,6 +70,21 @@ def test_rows_without_a_column_of_a_role_have_its_usual_value(tmp_path):
     np.testing.assert_array_equal(new.x[:, 1], TABLE["count"])
     blank = blank_rows(rows_to_json(found), "mine.csv", again)
     assert blank.train.x.tolist() == [[0, 1, 0]] * 2 and blank.roles == found.roles
+
+
+@pytest.mark.parametrize("role", ["exposure", "trials"])
+def test_rows_to_predict_need_exposures_and_trials(tmp_path, role):
+    table = TABLE[["size", "price"]].assign(n=TABLE["count"] + 1)
+    like = data.load(
+        saved(tmp_path, table[["size", "n", "price"]]), columns=data.Columns(**{role: "n"})
+    )
+    new = saved(tmp_path, TABLE[["size"]], "new.csv")
+    for read in (
+        lambda: read_new_rows(Path(new), like),
+        lambda: given_new_rows([[1.0]], None, like),
+    ):
+        with pytest.raises(ValueError, match="got columns (size|0), expected n too, as in"):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,9 @@ def test_columns_for_the_likelihood_and_the_weights_are_no_inputs():
     mean = fitted.predict(frame)
     twice = fitted.predict(frame.assign(days=2 * days))
     np.testing.assert_allclose(twice, 2 * mean, rtol=1e-4)
-    a_day = fitted.predict(frame.drop(columns=["days", "w"]))
+    a_day = fitted.predict(frame.assign(days=1).drop(columns="w"))
+    with pytest.raises(ValueError, match="yet now missing:\n- days"):
+        fitted.predict(frame.drop(columns=["days", "w"]))
     np.testing.assert_allclose(a_day * days, mean, rtol=1e-4)
     fitted.partial_fit(frame.head(5), counts[:5])
     assert fitted.posterior_.num_rows == NUM + 5

@@ -99,7 +99,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], float]] = {
     "boolean": _boolean,
     "date": _date,
     "category": _category,
-    # A number or a truth value; is `fill` where the table has no such column.
+    # A number or a truth value; is `fill`, if it has one, where the table has no such column.
     "optional": lambda column, cell: _number(column, str(_TRUTH.get(cell.lower(), cell))),
 }
 FORMS = {"number": ".", "date": "iso"}  # of cells, that are read here
@@ -107,7 +107,7 @@ FORMS = {"number": ".", "date": "iso"}  # of cells, that are read here
 
 def encoded(columns: Sequence[Mapping[str, Any]], table: Mapping[str, Cells]) -> np.ndarray:
     """Make numbers (rows, columns) of the cells of a table, by the names of its columns."""
-    needed = [each["name"] for each in columns if each["kind"] != "optional"]
+    needed = [c["name"] for c in columns if c["kind"] != "optional" or c["fill"] is None]
     missing = [name for name in needed if name not in table]
     if missing:
         raise ValueError(f"got a table without {', '.join(missing)}, expected {', '.join(needed)}")
@@ -201,8 +201,8 @@ class Predictor:
             table = {str(name): list(rows[name]) for name in rows}
             x = encoded(columns, table) if columns else _by_number(table, shape)
         elif columns and np.asarray(rows).dtype.kind in "OU":
-            names = [column["name"] for column in columns if column["kind"] != "optional"]
-            x = encoded(columns, dict(zip(names, np.asarray(rows, object).T, strict=True)))
+            needed = [c["name"] for c in columns if c["kind"] != "optional" or c["fill"] is None]
+            x = encoded(columns, dict(zip(needed, np.asarray(rows, object).T, strict=True)))
         else:
             x = np.asarray(rows)
         if x.ndim == len(shape) and shape and shape[-1] == 1:

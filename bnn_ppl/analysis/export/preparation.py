@@ -12,7 +12,7 @@ from bnn_ppl.data.tables.encoding import Encoding
 from bnn_ppl.data.tables.kinds.column import Column
 from bnn_ppl.data.tables.kinds.kinds import names_of_x
 from bnn_ppl.data.tables.reading import DataSet
-from bnn_ppl.data.tables.roles import ROLES
+from bnn_ppl.data.tables.roles import NEEDED, ROLES
 from bnn_ppl.model.posterior import Posterior
 
 _ROWS_OF_TABLES, _OTHER_ROWS = 1024, 128  # at a time
@@ -65,7 +65,8 @@ def _columns(encoding: Encoding | None) -> list[dict[str, Any]] | None:
         return None
     found = [_checked(column) for column in encoding.inputs]
     optional = (
-        {"name": column.name, "kind": "optional", "categories": [], "fill": ROLES[role]}
+        {"name": column.name, "kind": "optional", "categories": []}
+        | {"fill": None if role in NEEDED else ROLES[role]}
         for role, column in encoding.roles
     )
     return [*found, *optional]
@@ -94,7 +95,8 @@ def _example(columns: list[dict[str, Any]] | None, x: Any, scales: dict[str, Any
         first = {"category": column["categories"][:1], "boolean": ["False"]}.get(kind)
         if kind == "date":
             first = [str(np.datetime64("1970-01-01") + int(column["fill"]))]
-        fallback = column["fill"] if kind == "optional" else float(f"{usual[place]:.4g}")
+        of_role = 1.0 if column["fill"] is None else column["fill"]
+        fallback = of_role if kind == "optional" else float(f"{usual[place]:.4g}")
         found.append(first[0] if first else fallback)
         place += 1 if kind == "optional" else len(names_of_x(Column(**column)))
     return found

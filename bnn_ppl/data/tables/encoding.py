@@ -17,7 +17,7 @@ from bnn_ppl.data.tables.kinds.date import order_in_words
 from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
 from bnn_ppl.data.tables.kinds.number import POINT, UNKNOWN
 from bnn_ppl.data.tables.reading import require
-from bnn_ppl.data.tables.roles import ROLES, check_role
+from bnn_ppl.data.tables.roles import NEEDED, ROLES, check_role
 
 if TYPE_CHECKING:
     import pandas
@@ -133,7 +133,8 @@ def encode(
 
 def encoded(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
     """Encode rows of text as `encode` does, without a warning."""
-    missing = [column.name for column in encoding.inputs if column.name not in table]
+    needed = [*encoding.inputs, *(column for role, column in encoding.roles if role in NEEDED)]
+    missing = [column.name for column in needed if column.name not in table]
     got = f"columns {', '.join(table)}"
     expected = f"{', '.join(missing)} too, as in the data of the run"
     require(source, not missing, got, expected, "add what is missing")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Roles in the order of their columns, and what rows without such a column have.
 ROLES = {"weights": 1.0, "exposure": 1.0, "trials": 1.0, "censoring": 0.0}
+NEEDED = "exposure", "trials"  # also by rows to predict, whose y depends on them
 _EXPECTED = {
     "weights": "weights, at least 0",
     "exposure": "exposures above 0",

@@ -335,6 +335,9 @@ def test_truth_values_are_1_and_0_in_columns_of_numbers_and_with_roles():
     ]
     cells = {"flag": [True, False, 0.5], "censored": ["True", "no", 1]}
     np.testing.assert_array_equal(predict.encoded(columns, cells), [[1, 1], [0, 0], [0.5, 1]])
+    columns.append({"name": "days", "kind": "optional", "categories": [], "fill": None})
+    with pytest.raises(ValueError, match="got a table without days, expected flag, days"):
+        predict.encoded(columns, cells)
 
 
 @pytest.mark.parametrize(
