@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -10,6 +11,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.commands.predictions import _read
 from bnn_ppl.cli.problem.problem import LikelihoodOptions, Problem
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS
@@ -107,6 +109,35 @@ def test_a_censored_time_is_one_without_an_event(capsys):
 )
 def test_what_does_not_fit_is_refused_in_a_line(words, expected, capsys):
     assert expected in refusal(capsys, "--data", "counts.csv", *words.split())
+
+
+@pytest.mark.parametrize(("value", "shown"), [(2.5, "2.5"), (-1, "-1")])
+def test_an_impossible_y_is_refused_in_test_rows_and_scores_no_new_ones(value, shown, capsys):
+    test = np.random.RandomState(0).permutation(ROWS)[54:]
+    table = COUNTS[["a", "days", "n"]].astype({"n": float})
+    table.loc[test[2], "n"] = value
+    table.to_csv("bad.csv", index=False)
+    told = (
+        f"got y={shown} for the likelihood poisson in 1 of 6 test rows (first [2], from 0), expec"
+    )
+    assert told in refusal(capsys, "--data", "bad.csv", "--likelihood", "poisson")
+    problem = Problem.of(data="counts.csv", likelihood="poisson", only=("a", "days"))
+    seen = SimpleNamespace(problem=problem, data=load_data(problem))
+    rows = _read(seen, Path("bad.csv"))
+    assert rows.y is None and len(rows.x) == ROWS
+    assert f"rows are not scored: got y={shown} for the likel" in capsys.readouterr().out
+    assert _read(seen, Path("counts.csv")).y is not None
+
+
+def test_more_successes_than_trials_score_no_new_rows(capsys):
+    table = COUNTS[["a", "n"]].assign(of=COUNTS["n"] + 1)
+    table.to_csv("trials.csv", index=False)
+    problem = Problem.of(data="trials.csv", likelihood="binomial", trials="of", target="n")
+    seen = SimpleNamespace(problem=problem, data=load_data(problem))
+    assert _read(seen, Path("trials.csv")).y is not None
+    table.assign(of=1).to_csv("new.csv", index=False)
+    assert _read(seen, Path("new.csv")).y is None
+    assert "expected counts 0, 1, 2, ..., at most the trials: corr" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -416,6 +416,24 @@ def test_y_named_as_a_category_is_classes_and_cannot_be_dropped(tmp_path):
         data.load(table_of(tmp_path, "y,b,c,y", ("3.5", "4", "7")), target=3)
 
 
+def test_unused_columns_may_have_one_name_in_training_and_in_new_rows(tmp_path):
+    path = table_of(tmp_path, "a,note,note,y", ("1.5", "2.25"))
+    like = data.load(path, columns=data.Columns(drop=("note",)))
+    assert read_new_rows(Path(path), like).y is not None
+    other = data.load(table_of(tmp_path, "a,note,b,y", ("1.5", "2.25")))
+    with pytest.raises(ValueError, match="got several columns note"):
+        read_new_rows(Path(table_of(tmp_path, "a,note,note,y", ("1.5", "2.25"))), other)
+
+
+def test_new_rows_of_an_unknown_class_number_are_predicted_and_not_scored(tmp_path):
+    like = data.load(table_of(tmp_path, "a,b,c,y", ("0", "1", "2")), classes=True)
+    new = read_new_rows(Path(table_of(tmp_path, "a,b,c,y", ("0", "7"))), like)
+    assert new.y is None and len(new.x)
+    assert "expected class numbers 0 to 2, as in training" in new.unscored
+    with pytest.raises(ValueError, match="^x: got y=.7.*, expected class numbers 0 to 2"):
+        given_new_rows([[1, 2, 3]], [7], like)
+
+
 def test_wide_lines_and_lines_that_end_as_on_old_machines(tmp_path):
     wide = ",".join(f"gene{k:012d}" for k in range(9000))
     rows = np.random.default_rng(0).integers(0, 9, (12, 9000))

@@ -9,11 +9,11 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.likelihoods import chosen_likelihood
+from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, impossible_y
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
-from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.data.tables.new_rows import NOT_SCORED, read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.likelihoods.likelihood import COUNTS
 
@@ -204,6 +204,8 @@ def _of_data_set(run: Opened) -> Rows:
 
 def _read(run: Opened, path: Path) -> Rows:
     new = read_new_rows(path, run.data)
+    if told := impossible_y(run.problem, run.data, new, "rows"):
+        new = new._replace(y=None, unscored=f"{NOT_SCORED}{told}")
     for told in filter(None, (new.fills, new.unscored)):
         print(f"{path}: {told}")
     return Rows(new.x, new.y, f"rows of {path}", new.outside, new.furthest)

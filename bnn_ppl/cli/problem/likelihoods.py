@@ -95,9 +95,29 @@ def check_likelihood(problem: Problem, data: Any) -> None:
         )
 
 
+def impossible_y(problem: Problem, data: Any, rows: Any, of: str) -> str:
+    """Say which y of rows x, y in the units of the data the likelihood rules out; "" if none."""
+    chosen = chosen_likelihood(problem)
+    if chosen is None or rows.y is None:
+        return ""
+    y = np.asarray(rows.y, float) * data.y_scale + data.y_mean
+    trials = apart(rows.x, data.roles)[1].get("trials", np.inf) if data.roles else np.inf
+    wrong = np.flatnonzero(~chosen.targets.allowed(y) | (y > trials))
+    if not len(wrong):
+        return ""
+    beyond = ", at most the trials" * (chosen.name == "binomial")
+    return (
+        f"got y={y[wrong[0]]:g} for the likelihood {chosen.name} in {len(wrong)} of {len(y)} {of} "
+        f"(first {wrong[:5].tolist()}, from 0), expected {chosen.targets.words}{beyond}: correct "
+        "y, or choose another likelihood"
+    )
+
+
 def refuse_options_of_others(problem: Problem, data: Any) -> None:
-    """Refuse options and columns that the chosen likelihood does not use."""
+    """Refuse options and columns that the chosen likelihood does not use, and impossible y."""
     check_likelihood(problem, data)
+    if told := impossible_y(problem, data, data.test, "test rows"):
+        raise ValueError(told)
     chosen, options = chosen_likelihood(problem), problem.likelihood
     usual, described = options._field_defaults, LIKELIHOODS.values()
     takers = {name: [each.name for each in described if name in each.options] for name in _OPTIONS}

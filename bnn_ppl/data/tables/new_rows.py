@@ -30,6 +30,7 @@ from bnn_ppl.data.tables.user_files import INDEX, is_file, refuse_repeated
 if TYPE_CHECKING:
     import pandas
 
+NOT_SCORED = "rows are not scored: "
 _KINDS = f"{IN_WORDS}, or .npz"
 
 
@@ -93,13 +94,12 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     if not is_table(name):
         if not path.is_file():
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
-        return _prepared(path, *_arrays(path, like), "", like)
+        return _prepared(path, *_arrays(path, like), like)
     encoding = _encoding_of(like)
     named = not are_counted([column.name for column in (*encoding.inputs, *encoding.targets)])
     known = [column.name for column in encoding.inputs] if named else []
     table = _as_in_training(path, read_tables(name, 1, known), like)
-    x, y, fills, unscored = _from_table(path, table, like)
-    found = _prepared(path, x, y, fills, like)._replace(unscored=unscored)
+    found = _prepared(path, *_from_table(path, table, like), like)
     if like.train.x.ndim != 2 or like.train.x.dtype.kind != "f":
         return found
     outside, furthest = _outside(table, found.x, like)
@@ -117,25 +117,39 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
         frame = x if hasattr(x, "columns") else _with_names(x, like.encoding)
         table = _as_in_training("x", as_text(frame, PLACE), like)
         found, y_of_table, fills, unscored = _from_table("x", table, like)
-        unscored, y = ("" if y is not None else unscored), (y_of_table if y is None else y)
     else:
-        found, fills, unscored = np.asarray(x), "", ""
+        found, y_of_table, fills, unscored = np.asarray(x), None, "", ""
         _check_numbers("x", "x", found)
         found = with_channel(found) if found.ndim == 3 else found
-    if y is not None:
-        y = numbered("y", np.asarray(y), like.encoding, "y")
-        require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
-    return _prepared("x", found, y, fills, like)._replace(unscored=unscored)
+    if y is None:
+        return _prepared("x", found, y_of_table, fills, unscored, like)
+    y = numbered("y", np.asarray(y), like.encoding, "y")
+    require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
+    new = _prepared("x", found, y, fills, "", like)
+    if new.unscored:  # though y is given for this alone
+        raise ValueError(new.unscored.removeprefix(NOT_SCORED))
+    return new
 
 
 def _prepared(
-    source: Path | str, x: np.ndarray, y: np.ndarray | None, fills: str, like: DataSet
+    source: Path | str,
+    x: np.ndarray,
+    y: np.ndarray | None,
+    fills: str,
+    unscored: str,
+    like: DataSet,
 ) -> NewRows:
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
     require(source, shape == expected, f"rows of shape {shape}", *message)
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
-    return NewRows(x, None if y is None else _targets(source, y, like), fills)
+    if y is None:
+        return NewRows(x, None, fills, unscored=unscored)
+    y = _checked_y(source, y, like)
+    try:
+        return NewRows(x, _targets(source, y, like), fills)
+    except ValueError as error:
+        return NewRows(x, None, fills, unscored=f"{NOT_SCORED}{error}")
 
 
 # --- tables
@@ -155,7 +169,8 @@ def _as_in_training(
         marks = table.attrs
         table = _by_number(path, table, inputs, targets)
         table.attrs = marks
-    refuse_repeated(path, table)
+    used = {*inputs, *targets, *roles}
+    refuse_repeated(path, table.loc[:, [name in used for name in table]])
     _check_names(path, table, inputs, targets, (*encoding.left_out, *roles))
     return table
 
@@ -174,7 +189,7 @@ def _from_table(
     try:
         y = encoded_target(table[targets], encoding, "y") if has_y else None
     except ValueError as error:  # rows can be predicted all the same
-        unscored = f"rows are not scored: {error}"
+        unscored = f"{NOT_SCORED}{error}"
     return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding), unscored
 
 
@@ -265,15 +280,20 @@ def _check_names(
 # --- arrays
 
 
-def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
+def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, str, str]:
+    """Take x and y as `_from_table` does, from an .npz file."""
     found = [name for name in ("x", "y") if name in arrays_in(path)]
     require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
     x, *y = read_npz(path, *found)
     _check_numbers(path, "x", x)
     lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
     require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
-    targets = numbered(path, y[0], like.encoding, "y") if y else None
-    return with_channel(x) if x.ndim == 3 else x, targets
+    x, targets, unscored = with_channel(x) if x.ndim == 3 else x, None, ""
+    try:
+        targets = numbered(path, y[0], like.encoding, "y") if y else None
+    except ValueError as error:  # rows can be predicted all the same
+        unscored = f"{NOT_SCORED}{error}"
+    return x, targets, "", unscored
 
 
 def _check_numbers(path: Path | str, name: str, values: np.ndarray) -> None:
@@ -286,12 +306,17 @@ def _check_numbers(path: Path | str, name: str, values: np.ndarray) -> None:
         require(path, False, got, "finite numbers", "correct it or remove the row")
 
 
-def _targets(path: Path | str, y: np.ndarray, like: DataSet) -> np.ndarray:
-    """Prepare y like that of the training rows; refuse classes that the model does not know."""
+def _checked_y(path: Path | str, y: np.ndarray, like: DataSet) -> np.ndarray:
+    """Give y in the shape of that of the training rows; refuse what is no number."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     shape = (len(y), *like.train.y.shape[1:])
     require(path, y.shape == shape, f"y of shape {y.shape}", f"{shape}", "reshape it")
     _check_numbers(path, "y", y)
+    return y
+
+
+def _targets(path: Path | str, y: np.ndarray, like: DataSet) -> np.ndarray:
+    """Prepare y like that of the training rows; refuse classes that the model does not know."""
     if like.num_classes is None:
         by = MeanScale(np.asarray(like.y_mean), np.asarray(like.y_scale))
         return standardise(y, by, like.train.y.dtype)
