@@ -187,6 +187,22 @@ def test_rows_in_one_group_each_are_held_out_as_rows():
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("columns", "target", "words"),
+    [
+        ({"categorical": ("who",), "drop": ("who",)}, "price", "got 'who' as categorical"),
+        ({"categorical": ("who",), "only": ("size",)}, "price", "got 'who' as categorical"),
+        ({"categorical": ("who",), "group": "who"}, "price", "got 'who' as categorical, expected"),
+        ({"categorical": ("who",)}, ["price", "who"], "got 'who' as categorical, expected an inp"),
+        ({"categorical": ("count",), "weights": "count"}, "price", "got 'count' as categorical"),
+        ({"time": "price"}, "price", "got the time 'price' as y too, expected an input"),
+    ],
+)
+def test_columns_named_for_nothing_are_refused(tmp_path, columns, target, words):
+    with pytest.raises(ValueError, match=words):
+        data.load(saved(tmp_path), target=target, columns=data.Columns(**columns))
+
+
 # --- weights
 
 
