@@ -228,7 +228,7 @@ def require(
         raise ValueError(f"{path}: got {got}, expected {expected}; {do}")
 
 
-def unreadable(path: Path, error: Exception) -> ValueError:
+def unreadable(path: Path | str, error: Exception) -> ValueError:
     """Make the error for a file that could not be read, in one line."""
     first = (str(error) or type(error).__name__).splitlines()[0]
     do = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "replace the file"

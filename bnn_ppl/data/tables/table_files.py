@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from glob import glob
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import numpy as np
 
 from bnn_ppl.data.tables.encoding import DECIMAL
-from bnn_ppl.data.tables.kinds.column import TYPES, as_text
+from bnn_ppl.data.tables.kinds.column import TYPES, as_text, listed
 from bnn_ppl.data.tables.kinds.header import are_counted, has_names
 from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, is_no_number, sure_form
 from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
@@ -326,11 +326,12 @@ def _bytes(file: str) -> bytes:
         if "://" in file:
             import fsspec
 
-            with fsspec.open(file, compression="infer") as opened:
-                return bytes(opened.read())
+            is_zip = PurePath(file.split("?")[0]).suffix.lower() == ".zip"
+            with fsspec.open(file, compression=None if is_zip else "infer") as opened:
+                found = bytes(opened.read())
+            return _unpacked(io.BytesIO(found)) if is_zip else found
         if path.suffix.lower() == ".zip":
-            with ZipFile(path) as packed:
-                return packed.read(packed.namelist()[0])
+            return _unpacked(path)
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
             return bytes(opened.read())
     except ImportError as error:
@@ -339,7 +340,17 @@ def _bytes(file: str) -> bytes:
             "the file"
         ) from error
     except Exception as error:  # damaged files and addresses raise a dozen types
-        raise unreadable(path, error) from error
+        raise unreadable(file, error) from error
+
+
+def _unpacked(where: Path | io.BytesIO) -> bytes:
+    """Read the one file of an archive, beside what macOS adds."""
+    with ZipFile(where) as packed:
+        names = [each.filename for each in packed.infolist() if not each.is_dir()]
+        names = [name for name in names if not name.startswith("__MACOSX/")]
+        if len(names) != 1:
+            raise ValueError(f"{len(names)} files in an archive, expected one: {listed(names)}")
+        return packed.read(names[0])
 
 
 @cache
