@@ -1,10 +1,14 @@
 """Standardisation of data: from the units of the source to those a network sees."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.tables.reading import Data, DataSet
+from bnn_ppl.data.tables.reading import Data, DataSet, require
+
+_LEAST_STD, _MOST_STD = 1e-140, 1e140  # whose squares have all digits
 
 
 class MeanScale(NamedTuple):
@@ -27,13 +31,29 @@ def mean_and_scale(values: np.ndarray, weights: np.ndarray | None = None) -> Mea
     values = np.asarray(values, np.float64)
     if weights is not None:
         values, weights = values[weights > 0], weights[weights > 0]
-    constant = np.ptp(values, axis=0) == 0
-    if weights is None:
-        mean, std = values.mean(axis=0), values.std(axis=0)
-    else:
-        mean = np.average(values, axis=0, weights=weights)
-        std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    constant = values.min(axis=0) == values.max(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = _moments(values, weights)
+    if not np.all(constant | (std > _LEAST_STD) & (std < _MOST_STD)):
+        # Squares overflow, or vanish; those of columns divided by a power of two do not.
+        powers = np.frexp(np.abs(values).max(axis=0))[1]
+        found = _moments(np.ldexp(values, -powers), weights)
+        mean, std = (np.ldexp(each, powers) for each in found)
     return MeanScale(np.where(constant, values[0], mean), np.where(constant, 1.0, std))
+
+
+def _moments(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    if weights is None:
+        return values.mean(axis=0), values.std(axis=0)
+    mean = np.average(values, axis=0, weights=weights)
+    return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+
+
+def refuse_scales(source: Path | str, scale: np.ndarray, names: Sequence[str]) -> None:
+    """Refuse columns of numbers too large or too small for a standard deviation."""
+    for name, each in zip(names, np.ravel(scale), strict=True):
+        got, expected = f"a standard deviation of {each:g} in the column {name!r}", "one above 0"
+        require(source, 0 < each < np.inf, got, expected, "give it in another unit, or drop it")
 
 
 def by_last_axis(x: np.ndarray) -> MeanScale:

@@ -1,5 +1,7 @@
 """The user's own data: tables in .csv files, arrays in .npz files."""
 
+from zipfile import ZipFile
+
 import numpy as np
 import pandas
 import pytest
@@ -207,6 +209,55 @@ def test_short_lines_and_lines_without_cells_have_empty_cells(tmp_path):
     with pytest.warns(UserWarning, match="without 2 rows whose c is empty"):
         found = data.load(write(tmp_path, "a,b,c\n" + "\n".join(lines)))
     assert len(found.train.y) + len(found.test.y) == 17
+
+
+@pytest.mark.parametrize("unit", [1e300, 1e155, 1e-170, 1e-300])
+def test_numbers_whose_squares_are_none_are_standardised(tmp_path, unit):
+    plain = data.load(write(tmp_path, csv_of(ROWS + 0.5)), dtype=np.float64)
+    rows = "".join(f"{a * unit},{b},{c * unit}\n" for a, b, c in (ROWS + 0.5).tolist())
+    found = data.load(write(tmp_path, "a,b,c\n" + rows), dtype=np.float64)
+    np.testing.assert_allclose(found.train.x, plain.train.x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.train.y, plain.train.y, rtol=1e-9, atol=1e-9)
+
+
+def test_numbers_without_a_standard_deviation_are_refused(tmp_path):
+    rows = "".join(f"{5e-324 * (k == 3)},{k}.5\n" for k in range(20))
+    with pytest.raises(ValueError, match="got a standard deviation of 0 in the column 'a', expec"):
+        data.load(write(tmp_path, "a,y\n" + rows))
+
+
+def test_an_archive_holds_one_file(tmp_path):
+    path = tmp_path / "mine.csv.zip"
+    with ZipFile(path, "w") as packed:
+        packed.writestr("sets/", "")
+        packed.writestr("sets/mine.csv", csv_of(ROWS))
+        packed.writestr("__MACOSX/sets/._mine.csv", "x")
+    assert len(data.load(path).train.y) == 18
+    with ZipFile(path, "a") as packed:
+        packed.writestr("sets/more.csv", csv_of(ROWS))
+    with pytest.raises(ValueError, match="2 files in an archive, expected one: sets/mine.csv, set"):
+        data.load(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "target", "name"),
+    [
+        ("2018,2019,z\n", 2019, "2019"),
+        ("2018,2019,z\n", "2019", "2019"),
+        ("2018,2019,z\n", 1, "2019"),
+        ("a,2,1\n", 1, "1"),
+        ("", 1, "1"),
+    ],
+)
+def test_a_target_whose_name_is_a_number(tmp_path, header, target, name):
+    found = data.load(write(tmp_path, csv_of(ROWS + 0.5, header)), target=target)
+    assert found.encoding.target.name == name
+
+
+def test_rows_left_out_are_told_of_each_target(tmp_path):
+    text = csv_of(ROWS + 0.5) + "1,,2\n1,2,inf\n"
+    with pytest.warns(UserWarning, match="without 2 rows whose b or c is empty or infinite"):
+        data.load(write(tmp_path, text), target=["b", "c"])
 
 
 def test_whole_numbers_of_y_may_be_made_names_of_classes(tmp_path):

@@ -133,6 +133,17 @@ def test_a_gap_in_a_file_of_ones_own(tmp_path):
     np.testing.assert_allclose(np.sort(original(loaded, loaded.test)), [3, 4, 5], atol=1e-5)
 
 
+def test_a_gap_is_cut_by_an_input_whatever_columns_it_becomes(tmp_path):
+    days = [f"2020-01-{30 - i:02}" for i in range(18)]
+    lines = ["kind,day,b,y", *(f"{'uvwxyz'[i // 3]},{days[i]},{i % 7},{i}" for i in range(18))]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    for split in ("gap-0", "gap-1"):
+        with pytest.warns(UserWarning, match="kind one-hot"):
+            loaded = data.load(tmp_path / "own.csv", split=split)
+        found = np.sort(original(loaded, loaded.test))
+        np.testing.assert_allclose(found, np.arange(6, 12), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "name, split, message",
     [

@@ -99,10 +99,23 @@ def test_what_cannot_be_is_refused(tmp_path):
         ((np.where(np.arange(ROWS) == 2000, np.nan, x.T).T, y), r"in x of rows \[2000\]"),
         ((x, y.astype(int) - 5), "y of int64 from -2"),
         ((x[:, 0], y), "got x with rows of"),
+        (
+            (x.astype(float) * 1e200, y),
+            r"got a standard deviation of inf in the column '0', expected one",
+        ),
         ((x[:1], y[:1]), "got 1 row"),
     ]:
         with pytest.raises(ValueError, match=match):
             bnn.data.load(written(tmp_path, *change))
+
+
+def test_a_class_in_any_row_is_a_whole_number(tmp_path):
+    x, y = table()
+    for row in (0, 999, 1000, 1500, 2500):  # some are of the test rows
+        numbers = (y > 5).astype(float)
+        numbers[row] = 0.5
+        with pytest.raises(ValueError, match="got y of float64 from 0, 1 a row, expected a class"):
+            bnn.data.load(written(tmp_path, x, numbers), classes=True)
 
 
 def test_estimators_ask_for_rows_in_memory():

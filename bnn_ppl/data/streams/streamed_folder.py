@@ -8,7 +8,7 @@ import numpy as np
 
 from bnn_ppl.data.images.images import with_channel
 from bnn_ppl.data.splits import split_number
-from bnn_ppl.data.standardise import UNCHANGED, MeanScale, standardise
+from bnn_ppl.data.standardise import UNCHANGED, MeanScale, refuse_scales, standardise
 from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.streams.permutation import permuted
 from bnn_ppl.data.streams.streams import Stream, left_out, stream
@@ -111,6 +111,7 @@ def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> 
 def _looked(rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool) -> Looked:
     """Look at the training rows, part by part; a class may be of test rows alone."""
     of_x, of_y, ends = None, None, (min(0, test_y.min()), max(0, test_y.max()))
+    whole = not (test_y % 1).any()
     for numbers in parts_of(rows):
         numbers = numbers[~np.isin(numbers, test)]
         if not len(numbers):
@@ -121,11 +122,15 @@ def _looked(rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool
         of_x = merged(of_x, moments(x.reshape(-1, x.shape[-1])))
         of_y = merged(of_y, moments(y))
         ends = min(ends[0], y.min()), max(ends[1], y.max())
+        whole &= not (y % 1).any()
     assert of_x is not None and of_y is not None
+    for part, found in (("x", of_x), *([] if of_classes else [("y", of_y)])):
+        scale = np.ravel(found.mean_scale().scale)
+        refuse_scales(part, scale, list(map(str, range(len(scale)))))
     if not of_classes:
         return Looked(of_x.mean_scale(), of_y.mean_scale(), None)
     y = _in_form(*rows.examples)[1]
-    if ends[0] < 0 or y.ndim > 1 or (y % 1).any():
+    if ends[0] < 0 or y.ndim > 1 or not whole:
         raise ValueError(
             f"got y of {y.dtype} from {ends[0]:g}, {y[0].size} a row, expected a class 0, 1, 2, "
             "...: renumber them, or say classes=False"

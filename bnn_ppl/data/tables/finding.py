@@ -13,7 +13,6 @@ from bnn_ppl.data.tables.kinds.column import Column, is_empty, listed, type_in
 from bnn_ppl.data.tables.kinds.kinds import (
     KINDS,
     Found,
-    columns_of_x,
     kind_of,
     learnt,
     least_scales,
@@ -176,9 +175,10 @@ def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray
 def values_to_cut(
     inputs: "pandas.DataFrame", kinds: dict[str, Found], encoding: Encoding | None
 ) -> np.ndarray:
-    """Give columns by whose order a gap is cut, empty cells filled by their mean.
+    """Give the columns by whose order a gap is cut, one for each input, empty cells filled.
 
-    They are the same whether or not an encoding is given: so are the training rows.
+    A category has its place in the alphabet, a date its days. They are the same whether or not an
+    encoding is given: so are the training rows.
     """
     known = {} if encoding is None else {column.name: column.kind for column in encoding.inputs}
     parts = []
@@ -189,16 +189,16 @@ def values_to_cut(
         cells, column = inputs[name], Column(name, kind, form=found.form)
         hint = mark_of(inputs, name)
         if kind == "category":
-            different = tuple(sorted(set(cells[~is_empty(cells)])))
-            usual = cells[~is_empty(cells)].mode()[0]
-            column = column._replace(categories=different, fill=float(different.index(usual)))
+            present = cells[~is_empty(cells)]
+            column = column._replace(categories=tuple(sorted(set(present))))
         values = values_of(cells, column, hint)
-        if kind != "category":
-            column = column._replace(fill=float(np.nanmean(values)))
-        if kind == "boolean":
-            column = column._replace(fill=float(np.nanmean(values) >= 0.5))
-        parts.append(columns_of_x(values, column))
-    return np.concatenate(parts, axis=1)
+        fill = np.nanmean(values)
+        if kind == "category":
+            fill = column.categories.index(present.mode()[0])
+        elif kind == "boolean":
+            fill = fill >= 0.5
+        parts.append(np.where(np.isnan(values), float(fill), values))
+    return np.stack(parts, axis=1)
 
 
 def scales_of_x(found: MeanScale, encoding: Encoding) -> MeanScale:
@@ -232,7 +232,9 @@ def in_words(encoding: Encoding) -> str:
         pairs = zip(encoding.left_out, reasons, strict=True)
         parts.append("without " + ", ".join(f"{name!r} ({reason})" for name, reason in pairs))
     if encoding.without_y:
-        parts.append(f"without {encoding.without_y} rows whose {encoding.target.name} is empty")
+        names = " or ".join(column.name for column in encoding.targets)
+        infinite = " or infinite" * (encoding.target.kind == "number")
+        parts.append(f"without {encoding.without_y} rows whose {names} is empty{infinite}")
     return "; ".join(parts)
 
 

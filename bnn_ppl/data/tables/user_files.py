@@ -13,6 +13,7 @@ from bnn_ppl.data.standardise import (
     by_last_axis,
     classification,
     mean_and_scale,
+    refuse_scales,
     regression,
 )
 from bnn_ppl.data.tables.array_files import read_arrays, refuse_for_arrays
@@ -30,6 +31,7 @@ from bnn_ppl.data.tables.finding import (
     values_to_cut,
 )
 from bnn_ppl.data.tables.kinds.column import Column, type_in
+from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
@@ -89,7 +91,8 @@ def own(
     rows = len(read.train.y)
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
-    x, encoding = _scales(train.x, read.encoding), _with_groups(read.encoding, read.groups, rows)
+    encoding = _with_groups(read.encoding, read.groups, rows)
+    x = _scales(path, train.x, encoding)
     source = "standard input" if name == STANDARD_INPUT else str(path.parent)
     several = encoding is not None and encoding.more_targets
     if several and classes:
@@ -98,16 +101,23 @@ def own(
         count = _num_classes(path, read.train, test, encoding and encoding.class_names)
         found = classification(train, test, x, count, name, source, dtype)
     else:
-        found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
+        y = mean_and_scale(train.y)
+        if encoding is not None:
+            refuse_scales(path, y.scale, [column.name for column in encoding.targets])
+        found = regression(train, test, x, y, name, source, dtype)
     if encoding is not None and (found.num_classes is None or several):
         _refuse_texts_as_numbers(path, encoding)
     return found._replace(encoding=encoding)
 
 
-def _scales(x: np.ndarray, encoding: Encoding | None) -> MeanScale:
+def _scales(source: Path, x: np.ndarray, encoding: Encoding | None) -> MeanScale:
     """Give mean and scale of the columns of x; those that have a role stay as they are."""
     found = by_last_axis(x)
-    return found if encoding is None or not encoding.inputs else scales_of_x(found, encoding)
+    if encoding is None or not encoding.inputs:
+        return found
+    names = encoding.names_of_x
+    refuse_scales(source, found.scale[: len(names)], names)
+    return scales_of_x(found, encoding)
 
 
 def _with_groups(
@@ -278,9 +288,11 @@ def _targets(source: str, columns: list[str], target: Target) -> list[int]:
 
 
 def _target(source: str, columns: list[str], target: str | int | None) -> int:
-    """Index of a column of y."""
+    """Index of a column of y, by its name or its number; a number that is a name is the name."""
     if target is None:
         return len(columns) - 1
+    if not are_counted(columns) and str(target) in columns:
+        target = str(target)
     if isinstance(target, int | np.integer) and -len(columns) <= target < len(columns):
         return target % len(columns)
     expected = f"one of the columns {', '.join(columns)}"
@@ -295,7 +307,7 @@ def _num_classes(path: Path, train: Data, test: Data, names: Sequence[str] | Non
     found = np.unique(np.concatenate([train.y, test.y]).astype(float))
     numbered = np.array_equal(found, np.arange(len(found)))
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
-    do = "renumber them, or read them as numbers (--classes False)"
+    do = "renumber them, or read them as numbers (--classes False, and a likelihood of numbers)"
     require(path, numbered, got, "0, 1, 2, ..., each in some row", do)
     require(path, len(found) > 1, "one class in all rows", "at least two", "add rows of another")
     return len(found)
