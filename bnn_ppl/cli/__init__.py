@@ -34,6 +34,10 @@ def main(argv: list[str] | None = None) -> None:
             return
         check_words(given)
         given = as_named(given)
+        if repeated and given[0] != "sweep":
+            raise ValueError(
+                f"got words after -- for {given[0]}, expected them for sweep alone: drop them"
+            )
         if repeated:
             check_words(["run", *repeated])
             repeated = as_named(["run", *repeated])[1:]

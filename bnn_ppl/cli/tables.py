@@ -295,16 +295,21 @@ def answers_by_row(answers: "xarray.Dataset") -> Any:
             columns |= {f"probability_{k}": own for k, own in zip(classes, values.T, strict=True)}
         elif name == "quantile":
             levels = answers["probability"].values
-            columns |= {f"quantile_{q:g}": own for q, own in zip(levels, values, strict=True)}
+            names = [f"quantile_{_exact(level, 15)}" for level in levels]  # of 0.05, computed
+            columns |= dict(zip(names, values, strict=True))
         elif name in ("at_most", "equal"):
-            at = answers["value"].values
-            columns |= {f"{name}_{v:g}": own for v, own in zip(at, values.T, strict=True)}
+            names = [f"{name}_{_exact(value)}" for value in answers["value"].values]
+            columns |= dict(zip(names, values.T, strict=True))
         elif name == "conformal_set":
             sets = [between.join(map(str, classes[row.astype(bool)])) for row in values]
             columns[name] = np.array(sets)
         else:
             columns[name] = values
     return pandas.DataFrame(columns)
+
+
+def _exact(value: float, digits: int = 17) -> str:
+    return repr(float(f"{value:.{digits}g}")).removesuffix(".0")
 
 
 def _by_output(answers: "xarray.Dataset") -> Any:

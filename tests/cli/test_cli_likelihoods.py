@@ -103,7 +103,12 @@ def test_a_censored_time_is_one_without_an_event(capsys):
         ("--likelihood binomial", "got --likelihood binomial without --trials, expected the"),
         ("--likelihood beta", "expected numbers between 0 and 1, without these: correct y"),
         ("--likelihood ordinal --classes False", "expected class numbers 0, 1, 2, ...: --classes"),
-        ("--likelihood normal --target kind", "got 2 classes of counts.csv for --likelihood nor"),
+        ("--likelihood normal --target kind", "for --likelihood normal, expected numbers: choose"),
+        ("--likelihood ordinal --target a", "(--classes False, and a likelihood of numbers)"),
+        (
+            "--likelihood ordinal --data yacht",
+            "class numbers 0, 1, 2, ...: choose another like",
+        ),
         ("--likelihood poisson --target a,n", "got several outputs with --likelihood poisson"),
     ],
 )
@@ -123,10 +128,10 @@ def test_an_impossible_y_is_refused_in_test_rows_and_scores_no_new_ones(value, s
     assert told in refusal(capsys, "--data", "bad.csv", "--likelihood", "poisson")
     problem = Problem.of(data="counts.csv", likelihood="poisson", only=("a", "days"))
     seen = SimpleNamespace(problem=problem, data=load_data(problem))
-    rows = _read(seen, Path("bad.csv"))
+    rows = _read(seen, "bad.csv")
     assert rows.y is None and len(rows.x) == ROWS
     assert f"rows are not scored: got y={shown} for the likel" in capsys.readouterr().out
-    assert _read(seen, Path("counts.csv")).y is not None
+    assert _read(seen, "counts.csv").y is not None
 
 
 def test_more_successes_than_trials_score_no_new_rows(capsys):
@@ -134,9 +139,9 @@ def test_more_successes_than_trials_score_no_new_rows(capsys):
     table.to_csv("trials.csv", index=False)
     problem = Problem.of(data="trials.csv", likelihood="binomial", trials="of", target="n")
     seen = SimpleNamespace(problem=problem, data=load_data(problem))
-    assert _read(seen, Path("trials.csv")).y is not None
+    assert _read(seen, "trials.csv").y is not None
     table.assign(of=1).to_csv("new.csv", index=False)
-    assert _read(seen, Path("new.csv")).y is None
+    assert _read(seen, "new.csv").y is None
     assert "expected counts 0, 1, 2, ..., at most the trials: corr" in capsys.readouterr().out
 
 

@@ -244,6 +244,8 @@ class _Units(NamedTuple):
         cls, posterior: Posterior, data: DataSet | None, base: "xarray.Dataset", of_class: Any
     ) -> "_Units":
         if "probs" not in base:
+            if of_class is not None:
+                raise ValueError(f"got of_class={of_class!r} for numbers, expected None: drop it")
             scales = (0.0, 1.0) if data is None else (data.y_mean, data.y_scale)
             return cls("the mean", None, None, *map(float, scales))
         count = base.sizes["class"]

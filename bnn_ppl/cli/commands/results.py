@@ -193,6 +193,10 @@ def compare(
     first = next(iter(runs.values()))
     check_published(reference, first)
     data = first.data
+    if calibrate and data.num_classes is None:
+        raise ValueError(
+            f"got --calibrate {calibrate:g} for runs on numbers, expected classes: drop it"
+        )
     num_calibrating = round(calibrate * len(data.test.y))
     if calibrate and not 0 < num_calibrating < len(data.test.y):
         raise ValueError(

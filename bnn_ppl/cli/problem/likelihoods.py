@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.roles import ROLES, apart
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
@@ -75,10 +76,11 @@ def check_likelihood(problem: Problem, data: Any) -> None:
     is_of_classes = name == "categorical" if chosen is None else chosen.targets.of_classes
     if wanted is not None and of_classes != is_of_classes:
         do = "--classes False reads numbers" if of_classes else "--classes True makes classes of y"
+        do = f"{do}, or " if _may_be_either(problem, data) else ""
         got = f"{data.num_classes} classes" if of_classes else "numbers"
         raise ValueError(
-            f"got {got} of {problem.data.data} for --likelihood {name}, expected {wanted}: {do}, "
-            "or choose another likelihood"
+            f"got {got} of {problem.data.data} for --likelihood {name}, expected {wanted}: {do}"
+            "choose another likelihood"
         )
     if chosen is None:
         return
@@ -93,6 +95,16 @@ def check_likelihood(problem: Problem, data: Any) -> None:
         raise ValueError(
             f"got --likelihood {name} without --{role}, expected the column of {role}: name it"
         )
+
+
+def _may_be_either(problem: Problem, data: Any) -> bool:
+    """Whether y of a file can be read as classes and as numbers."""
+    if not is_file(problem.data.data):
+        return False
+    if data.num_classes is not None:
+        return not data.class_names or names_are_numbers(data.encoding)
+    y = np.asarray(data.train.y, float) * data.y_scale + data.y_mean
+    return y.ndim == 1 and np.allclose(y, np.rint(y), rtol=1e-6, atol=1e-4)
 
 
 def impossible_y(problem: Problem, data: Any, rows: Any, of: str) -> str:
