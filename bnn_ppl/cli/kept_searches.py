@@ -65,6 +65,8 @@ def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
     Shapes of rows are left out: earlier versions have not stored them.
     """
     free = {"rows", LEFT_OPEN, *(set(ours[LEFT_OPEN]) & set(stored[LEFT_OPEN]))}
+    if stored.get("data_dir"):  # as it was typed, in earlier versions
+        stored = stored | {"data_dir": str(Path(stored["data_dir"]).expanduser().absolute())}
     return all(stored.get(name) == each for name, each in ours.items() if name not in free)
 
 

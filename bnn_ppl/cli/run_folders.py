@@ -149,7 +149,7 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
     own = own and not is_elsewhere(chosen.data)
     paths = {
         "data": str(Path(chosen.data).expanduser().absolute()) if own else chosen.data,
-        "data_dir": chosen.data_dir and str(chosen.data_dir),
+        "data_dir": chosen.data_dir and str(chosen.data_dir.expanduser().absolute()),
         "weights": problem.network.weights and str(problem.network.weights.absolute()),
     }
     of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
@@ -245,11 +245,27 @@ def _same_rows(data: Any, other: Any) -> bool:
 
 
 def check_figure(figure: Path) -> None:
-    """Refuse a folder that does not exist, before anything is computed."""
-    if not figure.parent.is_dir():
+    """Refuse a figure that cannot be written, before anything is computed."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = [f".{kind}" for kind in FigureCanvasBase.get_supported_filetypes()]
+    if figure.suffix and figure.suffix.lower() not in known:
+        raise ValueError(f"got --figure {figure}, expected a name that ends in {', '.join(known)}")
+    check_parent("--figure", figure)
+
+
+def check_parent(option: str, path: Path | None) -> None:
+    """Refuse a file, if one is given, in a folder that does not exist."""
+    if path is not None and not path.parent.is_dir():
         raise FileNotFoundError(
-            f"got --figure {figure} in a folder that does not exist: create it first"
+            f"got {option} {path} in a folder that does not exist: create the folder first"
         )
+
+
+def stem_of(name: str) -> str:
+    """Give the words for a table or data set in the names of files and folders."""
+    bare = name.split("?")[0] if is_elsewhere(name) else name
+    return Path(bare.replace("*", "")).stem.strip("-") or "table"
 
 
 def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:

@@ -34,7 +34,8 @@ def test_rows_of_a_file_are_chosen_in_the_units_of_the_data(tmp_path, monkeypatc
     assert 0 < low["score"].iloc[0] < 150
 
     for wrong, words in {
-        ("--pool", "nowhere.csv"): "got --pool nowhere.csv, expected a file that is there",
+        ("--pool", "nowhere.csv"): "got 'nowhere.csv', expected a file that exists",
+        ("--pool", "pool.csv", "--out", "no/low.csv"): "got --out no/low.csv in a folder that doe",
         ("--pool", "pool.csv", "--num", "21"): "got num=21 of a pool of 20 different rows",
         ("--pool", "pool.csv", "--score", "bald"): "got score='bald' for numbers",
     }.items():

@@ -582,7 +582,7 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
         ("--figure", "nowhere/x.png"): "got --figure nowhere/x.png",
         ("--reference", "nowhere.npz"): "got --reference nowhere.npz",
         ("--reference", "exact/problem.npz"): "cannot be read",
-        ("--calibrate", "0.01"): "got --calibrate 0.01 of 31 rows, which is 0, expected some to",
+        ("--calibrate", "0.3"): "got --calibrate 0.3 for runs on numbers, expected classes",
     }.items():
         Path("exact/problem.npz").write_bytes(b"")
         with pytest.raises(SystemExit):
@@ -839,6 +839,9 @@ def test_the_version(capsys):
         (["compare", "a/x", "b/x"], "got several folders named x"),
         (["compare", "a", "b", "--reference", "c"], "got --reference c, expected one of a, b"),
         (["compare", "a", "b", "--calibrate", "1"], "got --calibrate 1, expected a share"),
+        (["compare", "a", "b", "--figure", "x.xyz"], "got --figure x.xyz, expected a name that"),
+        (["explain", "a", "--figure", "x.csv"], "got --figure x.csv, expected a name that ends"),
+        (["summary", "a", "--", "foo"], "got words after -- for summary, expected them for sweep"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_runs(arguments, words, capsys, tmp_path):

@@ -18,10 +18,12 @@ from bnn_ppl import cli
 from bnn_ppl.cli.commands.results import chain_predictions
 from bnn_ppl.cli.commands.robustness import adversarial
 from bnn_ppl.cli.commands.run import _sample
+from bnn_ppl.cli.kept_searches import _same
 from bnn_ppl.cli.problem.build import describe
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.run_folders import COPY, _recorded, reopen, settings_of
+from bnn_ppl.cli.tables import answers_by_row
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.problem import write_problem
@@ -306,6 +308,7 @@ def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
         ),
         (["classes", "--conformal", "held-out"], "got --conformal held-out for a run that trained"),
         (["here", "--conformal", "bare.csv"], "got --conformal bare.csv without y"),
+        (["here", "--inputs", "memory://nowhere.csv"], "memory://nowhere.csv: cannot be read"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsys):
@@ -315,6 +318,36 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsy
         cli.main(["predict", *arguments])
     err = capsys.readouterr().err
     assert stop.value.code == 2 and words in err and err.count("\n") == 1
+
+
+def test_a_relative_folder_of_data_sets_is_kept_as_it_was_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets").mkdir()
+    problem = Problem.of(data="yacht", data_dir="sets", hidden=(3,))
+    stored = settings_of(problem, load_data(problem))
+    assert stored["data_dir"] == str(tmp_path / "sets")
+    assert _same(stored | {"data_dir": "sets"}, stored)
+    assert not _same(stored | {"data_dir": "others"}, stored)
+
+
+def test_a_class_is_followed_of_classes_alone(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["explain", "here", "--of-class", "3"])
+    assert "got --of-class 3 for a run on numbers, expected classes" in capsys.readouterr().err
+
+
+def test_each_value_and_level_has_a_column_of_its_own():
+    table = xarray.Dataset(
+        {
+            "quantile": (("probability", "row"), np.zeros((2, 1))),
+            "at_most": (("row", "value"), [[0.1, 0.2, 1]]),
+        },
+        {"probability": [(1 - 0.9) / 2, 0.99999995], "value": [1234567.0, 1234568.0, 20.0]},
+    )
+    assert answers_by_row(table).columns.tolist() == [
+        *("quantile_0.05", "quantile_0.99999995"),
+        *("at_most_1234567", "at_most_1234568", "at_most_20"),
+    ]
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.acquisition.acquire import Acquired, Score
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.problem.student import student_of
-from bnn_ppl.cli.run_folders import figure_path, reopen
+from bnn_ppl.cli.run_folders import check_parent, figure_path, reopen
 from bnn_ppl.cli.tables import named, table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.runtime.progress import waiting
@@ -55,6 +55,10 @@ def explain(
     """
     path = figure_path((folder,), figure, "explanation.png")
     run = reopen(folder, data_dir, on)
+    if of_class is not None and run.data.num_classes is None:
+        raise ValueError(
+            f"got --of-class {of_class} for a run on numbers, expected classes: drop it"
+        )
     found = bnn.explain(
         *(run.posterior, run.draws, run.data.test),
         data_set=run.data,
@@ -258,9 +262,9 @@ _USUAL_CHOICE = Choice()
 def acquire(
     folder: Annotated[Path, tyro.conf.Positional],
     *,
-    pool: Path,
+    pool: str,
     choice: Choice = _USUAL_CHOICE,
-    targets: Path | None = None,
+    targets: str | None = None,
     out: Path | None = None,
     progress: bool = True,
     data_dir: Path | None = None,
@@ -274,12 +278,12 @@ def acquire(
     folder
         Folder of a run.
     pool
-        Rows to choose from, in the units of the data: a table with the columns of the training
-        table, or an .npz file with an array x. y is not needed.
+        Rows to choose from, in the units of the data: a table (what --data takes) with the columns
+        of the training table, or an .npz file with an array x. y is not needed.
     choice
         How many rows to choose, and by which score.
     targets
-        File of rows that are to be predicted, for "epig"; by default the pool.
+        The same of rows that are to be predicted, for "epig"; by default the pool.
     out
         File to write, .csv.
     progress
@@ -287,18 +291,17 @@ def acquire(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    if not pool.is_file():
-        raise FileNotFoundError(f"got --pool {pool}, expected a file that is there")
+    check_parent("--out", out)
     out = folder / "acquired.csv" if out is None else out
     run = reopen(folder, data_dir, "test")
     rows = read_new_rows(pool, run.data)
     if rows.fills:
-        print(f"{pool.name}: {rows.fills}")
+        print(f"{pool}: {rows.fills}")
     wanted = None if targets is None else read_new_rows(targets, run.data).x
     with waiting(progress, "predicting the pool"):
         found = bnn.acquire(*(run.posterior, run.draws, rows.x), targets=wanted, **choice._asdict())
     table = _in_units(found, run.data)
-    print(f"{len(table)} of {len(rows.x):,} rows of {pool.name} by {found.score}; 0 is the first")
+    print(f"{len(table)} of {len(rows.x):,} rows of {pool} by {found.score}; 0 is the first")
     print(table_text(table[: 2 * _ROWS_SHOWN]))
     table.to_csv(out)
     print(f"\nrows in {out}")

@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, impossible_y
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
-from bnn_ppl.cli.run_folders import Opened, reopen
+from bnn_ppl.cli.run_folders import Opened, check_parent, reopen, stem_of
 from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
 from bnn_ppl.data.tables.new_rows import NOT_SCORED, read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
@@ -55,7 +55,7 @@ _USUAL_PROBABILITIES = Probabilities()
 def predict(
     folder: Annotated[Path, tyro.conf.Positional],
     *,
-    inputs: Path | None = None,
+    inputs: str | None = None,
     out: Path | None = None,
     probabilities: Probabilities = _USUAL_PROBABILITIES,
     predictive: PredictiveForm | None = None,
@@ -76,10 +76,10 @@ def predict(
         Folder of a run.
     inputs
         Rows to predict in place of those of the data set, in the units of the data: a table (.csv,
-        .parquet, .xlsx and others) with the columns of the training data, or an .npz file with an
-        array x. If y is there too, it is scored. Row 0 is the first one in the file. Of a table,
-        outside_range says how many training standard deviations a row is outside the training
-        rows (1: a category of none of them), and outside_column in which column.
+        .parquet, .xlsx, or what else --data takes) with the columns of the training data, or an
+        .npz file with an array x. If y is there too, it is scored. Row 0 is the first one in the
+        file. Of a table, outside_range says how many training standard deviations a row is outside
+        the training rows (1: a category of none of them), and outside_column in which column.
     out
         File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
         of new rows predictions-NAME.csv, by the name of their file. A file of that name is
@@ -184,16 +184,13 @@ def _with_probabilities(
     return table.assign(equal=(("row", "value"), mass))
 
 
-def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:
+def _checked_out(folder: Path, inputs: str | None, out: Path | None) -> Path:
     """Give the file to write; refuse one that cannot be written before anything is computed."""
-    name = "predictions.csv" if inputs is None else f"predictions-{inputs.stem}.csv"
+    name = "predictions.csv" if inputs is None else f"predictions-{stem_of(inputs)}.csv"
     path = out or folder / name
     if path.suffix not in (".csv", ".nc"):
         raise ValueError(f"got --out {path}, expected a name that ends in .csv or .nc")
-    if out is not None and not out.parent.is_dir():
-        raise FileNotFoundError(
-            f"got --out {out} in a folder that does not exist: create the folder first"
-        )
+    check_parent("--out", out)
     return path
 
 
@@ -202,7 +199,7 @@ def _of_data_set(run: Opened) -> Rows:
     return Rows(part.x, part.y, f"{run.rows} rows of {run.data_name}")
 
 
-def _read(run: Opened, path: Path) -> Rows:
+def _read(run: Opened, path: str) -> Rows:
     new = read_new_rows(path, run.data)
     if told := impossible_y(run.problem, run.data, new, "rows"):
         new = new._replace(y=None, unscored=f"{NOT_SCORED}{told}")
@@ -276,7 +273,7 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
             )
         first = Rows(test.x[:count], test.y[:count], f"of the {len(test.x)} {test.words}")
         return _Calibration(first, count)
-    rows = _read(run, Path(given))
+    rows = _read(run, given)
     if rows.y is None:
         raise ValueError(f"got --conformal {given} without y, expected rows with y: add its column")
     return _Calibration(rows._replace(words=rows.words + _trained_on(run, rows)))

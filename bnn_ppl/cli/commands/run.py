@@ -29,7 +29,7 @@ from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import COPY, keep_input, settings_of
+from bnn_ppl.cli.run_folders import COPY, keep_input, settings_of, stem_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
@@ -113,8 +113,7 @@ def _check_and_sample(
         running = running | {"init": bnn.diagnostics.load(general.init)}
     problem, data, posterior = loaded(general, problem, inside)
     to_score, rows = scored(problem, data, general.on)
-    stem = Path(problem.data.data.replace("*", "")).stem.strip("-") or "table"
-    name = f"{stem}-{problem.data.split}-{method.name}"
+    name = f"{stem_of(problem.data.data)}-{problem.data.split}-{method.name}"
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
     typed, (known, place) = problem, found_by_run(folders, problem, data, posterior)

@@ -24,7 +24,7 @@ from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
 from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
-from bnn_ppl.data.tables.table_files import IN_WORDS, PLACE, is_table, read_tables
+from bnn_ppl.data.tables.table_files import IN_WORDS, PLACE, is_table, read_tables, suffix_of
 from bnn_ppl.data.tables.user_files import INDEX, is_file, refuse_repeated
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class NewRows(NamedTuple):
     unscored: str = ""
 
 
-def read_new_rows(path: Path, like: DataSet) -> NewRows:
+def read_new_rows(path: Path | str, like: DataSet) -> NewRows:
     """Read rows to predict from a table or an ``.npz`` file, standardised.
 
     A table has the columns of the training table, by name in any order, encoded in the same way.
@@ -74,8 +74,8 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
 
     Parameters
     ----------
-    path : Path
-        The file.
+    path : Path or str
+        The file, or all else that `load` takes for a table: a folder, an address, or "-".
     like : DataSet
         The data that the model was trained on, from :func:`bnn_ppl.data.load`.
 
@@ -90,8 +90,9 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
         If no reader of such files is installed.
     """
     name = str(path)
-    require(path, is_file(name), f"a file {path.suffix or path.name}", _KINDS, "convert it")
+    require(name, is_file(name), f"a file {suffix_of(name) or name}", _KINDS, "convert it")
     if not is_table(name):
+        path = Path(name).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), like)
