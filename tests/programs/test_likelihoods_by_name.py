@@ -193,6 +193,22 @@ def test_survival_far_beyond_the_rounding_of_1(name):
     assert np.isfinite(jax.grad(lambda t: log_survival(law, t))(40.0))
 
 
+@pytest.mark.parametrize("shape", [0.1, 1.0, 30.0, 1e4])
+def test_survival_of_a_gamma_in_its_tail(shape):
+    def found(mean, sds):
+        return log_survival(dist.Gamma(shape, shape / mean), 1 + sds * shape**-0.5)
+
+    def expected(mean, sds):
+        time = 1 + sds * shape**-0.5
+        return scipy.stats.gamma(shape, scale=mean / shape).logsf(time)
+
+    sds = np.array([0.0, 4.0, 7.0, 9.0, 20.0]) * (1 + shape**-0.5)
+    np.testing.assert_allclose(found(1.0, sds), expected(1.0, sds), rtol=2e-4, atol=5e-3)
+    slopes = jax.vmap(jax.grad(found), (None, 0))(1.0, jnp.asarray(sds))
+    differences = (expected(1 + 1e-4, sds) - expected(1 - 1e-4, sds)) / 2e-4
+    np.testing.assert_allclose(slopes, differences, rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "y", "message"),
     [

@@ -10,7 +10,7 @@ from jax.scipy.stats import norm
 
 Array = jax.Array
 
-_LEAST = 1e-30  # of a probability, whose logarithm stays finite in float32
+_FRACTIONS = 12  # of the continued one: in the tail float32 cannot tell more from all of them
 
 
 class RightCensored(dist.RightCensoredDistribution):
@@ -45,5 +45,19 @@ def _of_log_normal(base: dist.LogNormal, value: Array) -> Array:
 
 @log_survival.register
 def _of_gamma(base: dist.Gamma, value: Array) -> Array:
-    survival = gammaincc(base.concentration, base.rate * value)
-    return jnp.log(jnp.maximum(survival, _LEAST))
+    shape = base.concentration
+    end = shape + 6 * jnp.sqrt(shape) + 6  # the survival is not far from rounding to 0
+    in_tail = base.rate * value > end
+    near = jnp.where(in_tail, end / base.rate, value)
+    far = jnp.where(in_tail, value, end / base.rate)
+    ratio = _survival_by_density(shape, base.rate * far) / base.rate
+    log_far = base.log_prob(far) + jnp.log(ratio)
+    return jnp.where(in_tail, log_far, jnp.log(gammaincc(shape, base.rate * near)))
+
+
+def _survival_by_density(shape: Array, z: Array) -> Array:
+    """Give (1 - F(z)) / f(z) of a Gamma of rate 1, far above its mean, by a continued fraction."""
+    below = z + 2 * _FRACTIONS + 1 - shape
+    for k in range(_FRACTIONS, 0, -1):
+        below = z + 2 * k - 1 - shape - k * (k - shape) / below
+    return z / below
