@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95  # that are kept or exported
 _NUMBERS_AT_ONCE = 2**24  # of all draws' distributions, in memory
-_HALVINGS = 60  # of the interval that holds a quantile; it is then at the limit of the precision
 _DRAWS_OF_Y = 16  # for each draw of the weights, where there is no distribution function
-_MOST_U = 40.0  # sinh(u) is then 1e17, whose square is still a float32
 
 
 def predict_quantiles(
@@ -274,48 +272,35 @@ _at_values, _at_each = compiled_once(_below), compiled_once(_below_each)
 
 def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Array:
     """Solve for quantiles (level, row, ...) of the mixture of distributions by draw."""
-    share = weights / weights.sum()
-    center, width = _center_and_width(each, share)
+    shape = jax.eval_shape(jax.vmap(lambda one: jnp.zeros(one.shape())), each).shape[1:]
+    kind = jnp.finfo(jnp.result_type(float))
+    most = np.asarray(kind.max, kind.dtype).view(f"int{kind.bits}")
     discrete = each.support.is_discrete
 
-    # Heavy tails may have no mean or variance, hence no bounds: y = center + width sinh(u) is
-    # searched over u, which is fine near the center and reaches 1e17 widths.
-    def y_at(u: Array) -> Array:
-        return center + width * jnp.sinh(u)
-
+    # All floats are searched, in their order: draws may differ by any factor, and heavy tails have
+    # no mean or variance to tell where to look.
     def one(level: Array) -> Array:
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
-            middle = 0.5 * (low + high)
-            left = _below(each, weights, y_at(middle)) >= level
+            middle = (low >> 1) + (high >> 1) + (low & high & 1)
+            y = _float_at(middle)
+            below = _below(each, weights, y)
+            left = jnp.where(y > 0, ~(below < level), below >= level)  # NaN where y^2 is too large
             return jnp.where(left, low, middle), jnp.where(left, middle, high)
 
-        ends = jnp.full_like(center, -_MOST_U), jnp.full_like(center, _MOST_U)
-        low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-        found = y_at(0.5 * (low + high))
-        return jnp.round(found) if discrete else found
+        ends = jnp.full(shape, -most), jnp.full(shape, most)
+        _, high = jax.lax.fori_loop(0, kind.bits, halve, ends)
+        found = _float_at(high)
+        found = jnp.round(found) + 0.0 if discrete else found  # not -0
+        return jnp.where(jnp.isnan(_below(each, weights, found)), jnp.nan, found)
 
     return jax.lax.map(one, levels)
 
 
+def _float_at(place: Array) -> Array:
+    """Give the float at a place in the order of all floats, where 0 is at 0."""
+    size = jax.lax.bitcast_convert_type(jnp.abs(place), jnp.result_type(float))
+    return jnp.where(place < 0, -size, size)
+
+
 _solve = compiled_once(quantiles_of)
-
-
-def _center_and_width(each: dist.Distribution, share: Array) -> tuple[Array, Array]:
-    """Give where to look, and how finely: by mean and variance, where these are known."""
-    try:
-        means = jax.vmap(lambda one: one.mean)(each)
-        variances = jax.vmap(lambda one: one.variance)(each)
-    except NotImplementedError:
-        center = jnp.zeros(jax.vmap(lambda one: jnp.zeros(one.shape()))(each).shape[1:])
-        return center, jnp.ones_like(center)
-    center = _average_where_finite(share, means)
-    width = jnp.sqrt(_average_where_finite(share, variances + (means - center) ** 2))
-    return center, jnp.where(width > 0, width, 1.0)
-
-
-def _average_where_finite(share: Array, values: Array) -> Array:
-    """Average over draws those of a row that are finite; 0 if none is."""
-    finite = jnp.isfinite(values)
-    shares = jnp.tensordot(share, finite.astype(share.dtype), 1)
-    return jnp.tensordot(share, jnp.where(finite, values, 0.0), 1) / jnp.maximum(shares, 1e-30)

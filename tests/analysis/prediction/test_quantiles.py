@@ -76,6 +76,23 @@ def test_tails_may_have_no_mean_and_no_variance(df):
         np.testing.assert_array_equal(variance, np.inf)
 
 
+def test_one_huge_draw_leaves_the_quantiles_of_the_others():
+    def solved(law, logs):
+        each, levels = jax.vmap(law)(jnp.asarray(logs)[:, None]), jnp.array([0.05, 0.5, 0.95])
+        return QUANTILES.quantiles_of(each, jnp.ones(len(logs)), levels)[:, 0]
+
+    logs, shares = np.append(np.zeros(99), 28.0), np.array([0.05, 0.5, 0.95]) / 0.99
+    with jax.enable_x64(False):
+        huge = solved(lambda log: dist.LogNormal(log, 1.0), logs)
+        counts = solved(lambda log: dist.Poisson(3 * jnp.exp(log)), logs)
+        wide = solved(lambda log: dist.LogNormal(log, 4.0), np.zeros(2))
+        none = solved(dist.Normal, np.full(2, np.nan))
+    np.testing.assert_allclose(huge, st.lognorm(1).ppf(shares), rtol=1e-4)
+    np.testing.assert_array_equal(counts, st.poisson(3).ppf(shares))
+    np.testing.assert_allclose(wide, st.lognorm(4).ppf([0.05, 0.5, 0.95]), rtol=1e-4)
+    assert np.isnan(none).all()
+
+
 def test_a_probability_that_rounds_to_1_is_refused():
     with jax.enable_x64(False), pytest.raises(ValueError, match="expected probabilities between"):
         QUANTILES.check_levels([0.5, 1 - 1e-9])
