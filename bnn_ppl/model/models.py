@@ -314,7 +314,7 @@ def weighted(model: Model) -> Model:
 
 
 class _Weighted(Messenger):
-    """Multiply the log-likelihood of each row by its weight."""
+    """Multiply the log-likelihood of each row by its weight, and nothing of all rows together."""
 
     def __init__(self, weights: jax.Array) -> None:
         super().__init__()
@@ -323,7 +323,11 @@ class _Weighted(Messenger):
     def process_message(self, message: dict) -> None:
         if message["type"] != "sample" or not message["is_observed"]:
             return
-        num_axes = len(message["fn"].batch_shape)
-        weights = self.weights.reshape(-1, *[1] * (num_axes - 1))
+        likelihood, value = message["fn"], jnp.shape(message["value"])
+        shape = value[: len(value) - likelihood.event_dim]
+        shape = jnp.broadcast_shapes(likelihood.batch_shape, shape)
+        if shape[:1] != self.weights.shape[:1]:  # a factor of the prior, or a soft constraint
+            return
+        weights = self.weights.reshape(-1, *[1] * (len(shape) - 1))
         scale = message["scale"]
         message["scale"] = weights if scale is None else scale * weights

@@ -5,6 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from marks import quick_first
 
@@ -92,3 +94,20 @@ def test_weights_do_not_change_predictions():
     expected = bnn.predict(repeated, draws, (X, LABELS))
     for weights in (WEIGHTS, np.ones(6)):
         assert bnn.predict(weighted, draws, ((X, weights), LABELS)).equals(expected)
+
+
+@pytest.mark.parametrize("kind", ["factor", "soft_constraint"])
+def test_what_is_not_of_a_row_has_no_weight(kind):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        if kind == "factor":
+            numpyro.factor("penalty", -jnp.abs(w).sum())
+        else:
+            numpyro.sample("zero", dist.Normal(w.sum(), 0.1), obs=0.0)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    weighted = bnn.condition(bnn.models.weighted(model), ((X, WEIGHTS), REAL))
+    repeated = bnn.condition(model, (X[TWICE], REAL[TWICE]))
+    position = repeated.init(jax.random.key(1))
+    assert_close(*(each.logdensity(position, each.data) for each in (weighted, repeated)))

@@ -276,9 +276,7 @@ def _that_depend(jaxpr: Any, names: list[str], first: int = 0) -> set[str]:
 
 def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) -> tuple[str, ...]:
     """Name the factors with a value for each row that depends on the data."""
-    num_rows = len(jax.tree.leaves(x)[0])
-    all_factors = factors(trace, of_rows=False)
-    names = [f["name"] for f in all_factors if jnp.shape(log_prob(f))[:1] == (num_rows,)]
+    names = [site["name"] for site in factors(trace, of_rows=False)]
     if not names:
         return ()
 
@@ -286,5 +284,10 @@ def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) ->
         found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         return [log_prob(found[name]) for name in names]
 
-    used = _that_depend(jax.make_jaxpr(densities)(x, y), names)
-    return tuple(name for name in names if name in used)
+    jaxpr, found = jax.make_jaxpr(densities, return_shape=True)(x, y)
+    used, rows = _that_depend(jaxpr, names), jax.tree.leaves(x)[0].shape[:1]
+    return tuple(
+        name
+        for name, density in zip(names, found, strict=True)
+        if name in used and density.shape[:1] == rows
+    )
