@@ -33,6 +33,7 @@ class _Discrete(NamedTuple):
 
     sizes: tuple[tuple[str, int], ...]
     observed: str
+    computed: tuple[str, ...] = ()  # deterministic sites that depend on them
 
 
 def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: Any) -> Callable:
@@ -71,6 +72,7 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: A
             _refuse(sites[0], f"with {site['name']!r} scaled or masked", "neither")
     found = _Discrete(sizes, observed[0]["name"])
     _check_dependence(model, found, sites[0], x, y)
+    found = found._replace(computed=_computed(model, found, sites[0], x, y))
     return Partial(partial(_summed_out, found), model)
 
 
@@ -90,15 +92,12 @@ def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any,
     names = [name for name, _ in discrete.sizes]
 
     def densities(values: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
-        def chosen(site: dict) -> Any:
-            return values[site["name"]] if site["name"] in names else initial_value(site)
-
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+        trace = _traced_at(values, model, x, y)
         sites = [site for site in trace.values() if site["type"] == "sample"]
         others = [s for s in sites if s["name"] not in (*names, discrete.observed)]
         return log_prob(trace[discrete.observed]), [log_prob(site) for site in others]
 
-    zeros = {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name in names}
+    zeros = _zeros(discrete, first)
     jaxpr = jax.make_jaxpr(densities)(zeros, x, y)
     used = used_inputs(jaxpr, [False] + [True] * (len(jaxpr.out_avals) - 1))
     if any(used[: len(names)]):
@@ -113,9 +112,35 @@ def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any,
             _refuse(first, "on which other rows depend", "one on which its own row depends alone")
 
 
+def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any) -> tuple[str, ...]:
+    """Name the deterministic sites that depend on discrete ones: they have no one value."""
+
+    def deterministic(values: dict[str, Any], x: Any, y: Any) -> dict[str, Any]:
+        trace = _traced_at(values, model, x, y)
+        sites = [site for site in trace.values() if site["type"] == "deterministic"]
+        return {site["name"]: site["value"] for site in sites}
+
+    num = len(discrete.sizes)
+    jaxpr, found = jax.make_jaxpr(deterministic, return_shape=True)(_zeros(discrete, first), x, y)
+    names = [name for name, value in found.items() for _ in jax.tree.leaves(value)]
+    used = [used_inputs(jaxpr, [own == name for own in names])[:num] for name in names]
+    return tuple(name for name, known in zip(names, used, strict=True) if any(known))
+
+
+def _zeros(discrete: _Discrete, first: dict) -> dict[str, Any]:
+    return {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name, _ in discrete.sizes}
+
+
+def _traced_at(values: dict[str, Any], model: Callable, x: Any, y: Any) -> dict[str, dict]:
+    def chosen(site: dict) -> Any:
+        return values[site["name"]] if site["name"] in values else initial_value(site)
+
+    return traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+
+
 def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> None:
     names = [name for name, _ in discrete.sizes]
-    hidden = {*names, discrete.observed}
+    hidden = {*names, discrete.observed, *discrete.computed}
 
     def run(numbers: tuple[int, ...], known: dict[str, Any]) -> dict[str, dict]:
         chosen = dict(zip(names, numbers, strict=True))
