@@ -29,6 +29,7 @@ from bnn_ppl.model.trace import (
     log_prob,
     observed_sites,
     traced,
+    unmasked,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
 
 
 def _num_classes(likelihood: dist.Distribution) -> int | None:
-    each = innermost(likelihood)
+    each = unmasked(likelihood)
     if isinstance(each, CategoricalProbs | CategoricalLogits):
         return each.support.upper_bound + 1
     return 2 if element_support(likelihood.support) is dist.constraints.boolean else None
@@ -267,6 +268,12 @@ def _refuse_site(site: dict) -> None:
         raise ValueError(
             f"got the mutable state {site['name']!r}, expected only sample sites: use layers "
             "without running statistics (LayerNorm, GroupNorm)"
+        )
+    is_latent = site["type"] == "sample" and not site["is_observed"]
+    if is_latent and isinstance(unmasked(site["fn"]), dist.Delta):
+        raise ValueError(
+            f"got the latent site {site['name']!r} of Delta, expected a distribution with a "
+            "density: record a value that others decide by numpyro.deterministic"
         )
 
 

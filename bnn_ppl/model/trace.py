@@ -295,10 +295,7 @@ def factors(trace: dict, *, of_rows: bool) -> list[dict]:
 
 def is_factor(site: dict) -> bool:
     """Whether a site is a ``numpyro.factor``, which has a density and no value."""
-    distribution = site["fn"]
-    while isinstance(distribution, _WRAPPED | dist.MaskedDistribution):
-        distribution = distribution.base_dist
-    return isinstance(distribution, dist.Unit)
+    return isinstance(unmasked(site["fn"]), dist.Unit)
 
 
 def log_prob(site: dict) -> Array:
@@ -380,6 +377,13 @@ def _normal(site: dict) -> tuple[Array, Array] | None:
 def innermost(distribution: dist.Distribution) -> dist.Distribution:
     """Strip plates and event dimensions: the distribution whose parameters have their own shape."""
     while isinstance(distribution, _WRAPPED):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def unmasked(distribution: dist.Distribution) -> dist.Distribution:
+    """Strip masks too, as :func:`innermost` strips plates and event dimensions."""
+    while isinstance(distribution, _WRAPPED | dist.MaskedDistribution):
         distribution = distribution.base_dist
     return distribution
 

@@ -196,6 +196,51 @@ def test_classes_that_are_hidden_in_rows_of_several_outputs_are_summed_out():
     np.testing.assert_allclose(posterior.log_likelihood(at, posterior.data), expected, rtol=1e-4)
 
 
+def test_a_value_computed_from_a_summed_out_site_is_not_recorded():
+    def mixed(x, y=None):
+        w = weights()
+        with plate("rows", len(x)):
+            of = sample("of", dist.Bernoulli(0.3))
+            loc = numpyro.deterministic("loc", w[of])
+            numpyro.deterministic("mean", x @ w)
+            sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    posterior = bnn.condition(mixed, (X, Y))
+    found = posterior.sites.deterministic({"w": jnp.array([-1.0, 5.0])})
+    assert list(found) == ["mean"]
+
+
+@pytest.mark.parametrize("how", ["scale", "mask"])
+def test_a_factor_by_row_may_be_scaled_or_masked_by_the_data(how):
+    def model(x, y=None):
+        around = (
+            handlers.scale(scale=abs(x[:, 0]))
+            if how == "scale"
+            else handlers.mask(mask=x[:, 0] > 0)
+        )
+        w = weights()
+        with plate("rows", len(x)), around:
+            numpyro.factor("likelihood", 0.0 if y is None else -((y - x @ w) ** 2))
+
+    posterior = bnn.condition(model, (X, Y))
+    w = np.array([0.5, -1.0], np.float32)
+    shares = abs(X[:, 0]) if how == "scale" else X[:, 0] > 0
+    expected = shares * -((Y - X @ w) ** 2)
+    found = posterior.log_likelihood({"w": jnp.asarray(w)}, posterior.data)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_latent_delta_is_refused():
+    def model(x, y=None):
+        w = weights()
+        total = sample("total", dist.Delta(w.sum()))
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(x @ w + total, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=r"got the latent site 'total' of Delta, expected"):
+        bnn.condition(model, (X, Y))
+
+
 def test_intervals_are_refused_by_name():
     def model(x, y=None):
         law, no = dist.Normal(x @ weights(), 1.0), jnp.zeros(len(x))
