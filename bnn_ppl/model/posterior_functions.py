@@ -317,7 +317,8 @@ def _predictive(
     def of_inputs(x: Any) -> dist.Distribution:
         trace = traced(model, x, y, data=values)
         if isinstance(observed, Targets):
-            return Joint([trace[name]["fn"] for name in observed.names], observed)
+            laws = [trace[name]["fn"] for name in observed.names]
+            return Joint(laws, observed, len(jax.tree.leaves(x)[0]))
         return trace[observed]["fn"]
 
     with products_in(precision):

@@ -230,6 +230,34 @@ def test_a_factor_by_row_may_be_scaled_or_masked_by_the_data(how):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_several_sites_may_share_parameters_between_rows_and_outputs():
+    def model(x, y=None):
+        y, w = y or {}, weights()
+        sample("a", dist.Poisson(jnp.exp(w[0])), obs=y.get("a"))
+        sample("b", dist.Normal((x @ w)[:, None], 1.0), obs=y.get("b"))
+
+    y = {"a": np.arange(20) % 3, "b": np.stack([Y, Y, Y], 1)}
+    posterior = bnn.condition(model, (X, y))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
+    found = bnn.predict(posterior, draws, X[:4])
+    assert found["a_mean"].shape == (4,) and found["b_mean"].shape == (4, 3)
+    drawn = bnn.predictive_draws(jax.random.key(0), posterior, draws, (X, y))
+    assert drawn.posterior_predictive["y"].shape == (1, 2, 20, 4)
+
+
+def test_a_law_may_have_numbers_of_python_among_its_parameters():
+    def model(x, y=None):
+        moved = dist.transforms.AffineTransform(-2.0, 3.0)
+        rates = jnp.exp(x @ weights())
+        with plate("rows", len(x)):
+            sample("y", dist.TransformedDistribution(dist.Exponential(rates), moved), obs=y)
+
+    posterior = bnn.condition(model, (X, abs(Y)))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
+    found = bnn.predict(posterior, draws, (X, abs(Y)))
+    assert np.isfinite(found["entropy"]).all()
+
+
 def test_a_latent_delta_is_refused():
     def model(x, y=None):
         w = weights()

@@ -120,7 +120,7 @@ def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
 
 def key_of(values: Tree) -> Array:
     """Give a random key for a draw of the weights, or what it predicts, from its finite numbers."""
-    leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(values)]
+    leaves = [jnp.asarray(leaf, jnp.float32) for leaf in jax.tree.leaves(values)]
     total = sum(jnp.sum(jnp.where(jnp.isfinite(leaf), leaf, 0.0)) for leaf in leaves)
     return jax.random.fold_in(jax.random.key(0), jax.lax.bitcast_convert_type(total, jnp.uint32))
 

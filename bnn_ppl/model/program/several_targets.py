@@ -150,10 +150,14 @@ class Joint(dist.Distribution):
     pytree_data_fields = ("parts",)
     pytree_aux_fields = ("targets",)
 
-    def __init__(self, parts: list[dist.Distribution], targets: Targets) -> None:
-        self.parts, self.targets = parts, targets
+    def __init__(self, parts: list[dist.Distribution], targets: Targets, num_rows: int) -> None:
+        self.targets = targets
+        self.parts = [
+            part.expand((num_rows, *target.shape[: len(target.shape) - part.event_dim]))
+            for part, target in zip(parts, targets.sites, strict=True)
+        ]  # which may share parameters between rows or outputs
         num_columns = sum(math.prod(target.shape) for target in targets.sites)
-        super().__init__(parts[0].shape()[:1], (num_columns,), validate_args=False)
+        super().__init__((num_rows,), (num_columns,), validate_args=False)
 
     def part(self, site: str) -> dist.Distribution:
         """Give the distribution of one site."""
