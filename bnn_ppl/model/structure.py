@@ -140,7 +140,9 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
         own = values.get(name, y)
         if likelihood is None and name in laws and _observes(model, x, y, name):
             likelihood = laws[name]
-        _refuse_numbers(name, own, likelihood)
+        if likelihood is not None and likelihood.support.is_discrete:
+            shown = _shown(model, x, y, name) if _is_masked(likelihood) else own
+            _refuse_numbers(name, shown, likelihood)
         if shape[:1] != y.shape[:1]:
             raise ValueError(
                 f"got a log-likelihood of shape {shape} at site {name!r} for "
@@ -171,6 +173,24 @@ def _observes(model: Callable, x: Any, y: Any, name: str) -> bool:
     return bool(jnp.array_equal(jax.jit(value)(x, y), y))
 
 
+def _shown(model: Callable, x: Any, y: Any, name: str) -> np.ndarray:
+    """Give the entries of a site's value that no mask hides."""
+
+    def value_and_mask(x: Any, y: Any) -> tuple[Array, Array]:
+        site = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)[name]
+        law, value = site["fn"], jnp.asarray(site["value"])
+        mask = jnp.ones(value.shape, bool)
+        while law is not unmasked(law):
+            if isinstance(law, dist.MaskedDistribution):
+                own = jnp.broadcast_to(law._mask, law.batch_shape)
+                mask &= own.reshape(*law.batch_shape, *[1] * law.event_dim)
+            law = law.base_dist
+        return value, mask
+
+    value, mask = jax.tree.map(np.asarray, jax.jit(value_and_mask)(x, y))
+    return value[mask]
+
+
 def _arrays_in(tree: Any) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
 
@@ -194,7 +214,11 @@ def _named(sites: list[dict]) -> list[str]:
 
 def _is_scaled_or_masked(site: dict) -> bool:
     """Whether a latent site has a scale or a mask, which its density has and its draws have not."""
-    return site["scale"] is not None or isinstance(innermost(site["fn"]), dist.MaskedDistribution)
+    return site["scale"] is not None or _is_masked(site["fn"])
+
+
+def _is_masked(distribution: dist.Distribution) -> bool:
+    return isinstance(innermost(distribution), dist.MaskedDistribution)
 
 
 def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
@@ -338,12 +362,12 @@ def _refuse_observed(site: dict, whole: bool) -> None:
         )
 
 
-def _refuse_numbers(site: str, y: Array, likelihood: dist.Distribution | None) -> None:
+def _refuse_numbers(site: str, y: Any, likelihood: dist.Distribution) -> None:
     """Refuse numbers outside a discrete support: for class -1, indexing takes the last class."""
-    support = None if likelihood is None else element_support(likelihood.support)
-    if support is None or not support.is_discrete or not y.size:
+    if not y.size:
         return
-    of_classes = isinstance(innermost(likelihood), CategoricalProbs | CategoricalLogits)
+    support = element_support(likelihood.support)
+    of_classes = isinstance(unmasked(likelihood), CategoricalProbs | CategoricalLogits)
     either = support is dist.constraints.boolean
     low: Any = 0 if either else getattr(support, "lower_bound", None)
     high: Any = 1 if either else getattr(support, "upper_bound", None)

@@ -623,3 +623,43 @@ def test_draws_are_those_of_numpyros_nuts(name):
                 site,
                 of,
             )
+
+
+def hidden_labels(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    mask = True if y is None else (y >= 0) & (y != 255)
+    law = dist.Categorical(logits=(x @ w)[:, None])
+    numpyro.sample("y", law.expand([len(x), 2]).mask(mask).to_event(1), obs=y)
+
+
+def hidden_rows(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    with numpyro.plate("data", len(x)), numpyro.handlers.mask(mask=x[:, 0] < 1):
+        numpyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
+
+
+@pytest.mark.parametrize("mark", [-1, 255])
+@pytest.mark.usefixtures("verdicts")
+def test_marks_of_labels_that_a_mask_hides_count_for_nothing(mark):
+    y = np.stack([np.arange(ROWS) % 3, np.full(ROWS, mark)], 1)
+    y[0] = mark
+    posterior = bnn.condition(hidden_labels, (X, y))
+    w = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    expected = dist.Categorical(logits=X @ w).log_prob(np.arange(ROWS) % 3).at[0].set(0.0)
+    found = posterior.log_likelihood({"w": jnp.asarray(w)}, posterior.data)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    draws = few_draws(posterior)
+    assert "not judged" not in draws.attrs["verdict"]
+    assert bnn.predict(posterior, draws, (X, y)).log_prob[0] == pytest.approx(0, abs=1e-6)
+    with pytest.raises(
+        ValueError, match=r"got y from -?\d+ to \d+ at site 'y', expected from 0 to 2"
+    ):
+        bnn.condition(hidden_labels, (X, np.where(y == 2, 7, y)))
+
+
+def test_classes_under_a_mask_keep_their_names():
+    names = np.array(["a", "b", "c"])
+    posterior = bnn.condition(hidden_rows, (X, names[np.arange(ROWS) % 3]))
+    assert posterior.rows.classes.names == ("a", "b", "c")
+    marked = np.where(X[:, 0] < 1, np.arange(ROWS) % 3, -1)
+    assert bnn.condition(hidden_rows, (X, marked)).rows.classes.num == 3

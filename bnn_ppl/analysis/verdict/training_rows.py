@@ -146,7 +146,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
 
     y, num_classes = np.asarray(y_seen), center.shape[-1] if kind == "probs" else None
     average = _average(np.asarray(posterior.rows.examples[1]), row_weights, num_classes)
-    known = _known(y)
+    known = _known(y, num_classes)
     if not known.all():
         y = np.where(known, y, average if num_classes is None else average.argmax())
     with np.errstate(divide="ignore"):
@@ -203,8 +203,10 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     return -(-num_draws // chosen)
 
 
-def _known(y: np.ndarray) -> np.ndarray:
-    return ~np.isnan(y) if y.dtype.kind == "f" else np.ones(y.shape, bool)
+def _known(y: np.ndarray, num_classes: int | None) -> np.ndarray:
+    """Say which values are neither NaN nor, outside the classes, marks of missing labels."""
+    known = ~np.isnan(y)
+    return known if num_classes is None else known & (y >= 0) & (y < num_classes)
 
 
 def _as_classes(y: np.ndarray) -> np.ndarray:
@@ -214,10 +216,11 @@ def _as_classes(y: np.ndarray) -> np.ndarray:
 
 def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
     """Average what is known of y; of classes, give their frequencies."""
-    counts = weights.reshape(-1, *(1,) * (y.ndim - 1)) * _known(y)
+    counts = weights.reshape(-1, *(1,) * (y.ndim - 1)) * _known(y, num_classes)
     y = np.nan_to_num(y) if num_classes is None else _as_classes(np.nan_to_num(y))
     if num_classes is None or y.dtype.kind not in "iub":
         return (counts * y.astype(float)).sum(0) / np.maximum(counts.sum(0), 1e-38)
+    y = np.where(counts > 0, y, 0)
     each = np.bincount(y.reshape(-1).astype(int), counts.reshape(-1), minlength=num_classes)
     return each / each.sum()
 

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from bnn_ppl.model.rows.given_rows import array_of
 from bnn_ppl.model.rows.labels import Classes, of_one_kind, whole_numbers
-from bnn_ppl.model.trace import Array, innermost
+from bnn_ppl.model.trace import Array, unmasked
 
 _MOST = 2**24  # up to which a float32 holds whole numbers
 
@@ -194,7 +194,7 @@ class Joint(dist.Distribution):
 
 
 def _moments(part: dist.Distribution) -> tuple[Array, Array]:
-    each, shape = innermost(part), part.shape()
+    each, shape = unmasked(part), part.shape()
     probs = getattr(each, "probs", None)
     if probs is None or each.event_shape or jnp.ndim(probs) != len(each.batch_shape) + 1:
         return part.mean, part.variance

@@ -318,7 +318,8 @@ def _numbers(posterior: "Posterior", y: Any) -> Any:
     numbers = whole_numbers(numbers) if classes is None else classes.numbers(numbers, seen.ndim)
     if numbers.dtype.kind not in "iu":
         return numbers
-    if classes is not None and not ((numbers >= 0) & (numbers < classes.num)).all():
+    outside = [] if classes is None else numbers[(numbers < 0) | (numbers >= classes.num)]
+    if len(outside) and not np.isin(outside, seen).all():  # marks of labels that a mask hides
         raise ValueError(
             f"got y from {numbers.min()} to {numbers.max()}, expected the classes 0 to "
             f"{classes.num - 1} of the model: leave out rows of others"
