@@ -293,8 +293,16 @@ def _refuse_site(site: dict) -> None:
             f"got the mutable state {site['name']!r}, expected only sample sites: use layers "
             "without running statistics (LayerNorm, GroupNorm)"
         )
-    is_latent = site["type"] == "sample" and not site["is_observed"]
-    if is_latent and isinstance(unmasked(site["fn"]), dist.Delta):
+    if site["type"] != "sample" or site["is_observed"]:
+        return
+    law = unmasked(site["fn"])
+    if isinstance(law, dist.ProjectedNormal):
+        raise ValueError(
+            f"got the latent site {site['name']!r} of ProjectedNormal, expected a distribution "
+            "whose support NumPyro maps to all real numbers: put numpyro.handlers.reparam around "
+            f"it, with config={{{site['name']!r}: ProjectedNormalReparam()}}"
+        )
+    if isinstance(law, dist.Delta):
         raise ValueError(
             f"got the latent site {site['name']!r} of Delta, expected a distribution with a "
             "density: record a value that others decide by numpyro.deterministic"

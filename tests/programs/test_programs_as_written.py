@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers, plate, sample
 from numpyro.contrib.control_flow import scan
+from numpyro.infer.reparam import ProjectedNormalReparam
 from numpyro.infer.util import potential_energy
 
 import bnn_ppl as bnn
@@ -267,6 +268,18 @@ def test_a_latent_delta_is_refused():
 
     with pytest.raises(ValueError, match=r"got the latent site 'total' of Delta, expected"):
         bnn.condition(model, (X, Y))
+
+
+def test_a_latent_direction_is_refused_unless_it_is_reparametrised():
+    def model(x, y=None):
+        direction = sample("direction", dist.ProjectedNormal(jnp.ones(2)))
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(x @ direction, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="got the latent site 'direction' of ProjectedNormal"):
+        bnn.condition(model, (X, Y))
+    config = {"direction": ProjectedNormalReparam()}
+    assert bnn.condition(handlers.reparam(model, config=config), (X, Y)).sites.num_weights == 2
 
 
 def test_intervals_are_refused_by_name():

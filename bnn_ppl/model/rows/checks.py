@@ -318,8 +318,10 @@ def _numbers(posterior: "Posterior", y: Any) -> Any:
     numbers = whole_numbers(numbers) if classes is None else classes.numbers(numbers, seen.ndim)
     if numbers.dtype.kind not in "iu":
         return numbers
-    outside = [] if classes is None else numbers[(numbers < 0) | (numbers >= classes.num)]
-    if len(outside) and not np.isin(outside, seen).all():  # marks of labels that a mask hides
+    if classes is None:
+        return numbers.astype(seen.dtype)
+    outside = numbers[(numbers < 0) | (numbers >= classes.num)]
+    if outside.size and not np.isin(outside, seen).all():  # else they mark labels that a mask hides
         raise ValueError(
             f"got y from {numbers.min()} to {numbers.max()}, expected the classes 0 to "
             f"{classes.num - 1} of the model: leave out rows of others"
