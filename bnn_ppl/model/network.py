@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 from numpyro import handlers
+from numpyro.primitives import Messenger
 
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
@@ -49,8 +50,9 @@ _CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 def changed_networks(change: Change) -> Iterator[None]:
     """Within this context, replace every random network by ``change(name, module)``.
 
-    The module is the trace's own and may be changed in place. This is how methods reach the layers
-    of a network inside a model written without them in mind.
+    The name is the first part of its sites' names as the model's trace has them, with what
+    ``handlers.scope`` puts in front. The module is the trace's own and may be changed in place.
+    This is how methods reach the layers of a network inside a model written without them in mind.
     """
     token = _CHANGES.set((*_CHANGES.get(), change))
     try:
@@ -117,20 +119,31 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     graph, weights, rest = _parts(net)
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
     choose = prior_by_site(prior, name, list(variables))
-    chosen = []
+    chosen, seen, found = [], _Seen(), name
     for site, (path, leaf) in variables.items():
         own = choose(site, _told_shape(choose, site, leaf))
         if isinstance(own, str):  # "fixed"
             _check_given(net, site)
         else:
-            leaf = leaf.replace(_sample(site, leaf.get_value(), own))
+            with seen:
+                leaf = leaf.replace(_sample(site, leaf.get_value(), own))
+            found = f"{seen.name.removesuffix(site)}{name}"
         chosen.append((path, leaf))
     network: Any = nnx.merge(graph, nnx.from_flat_state(chosen), rest)
     _use_our_convolution(network)
-    keep_no_averages(name, network)
+    keep_no_averages(found, network)
     for change in active_changes():
-        network = change(name, network)
+        network = change(found, network)
     return network
+
+
+class _Seen(Messenger):
+    """Note the name that a site has in the trace, where ``handlers.scope`` puts more in front."""
+
+    name = ""
+
+    def postprocess_message(self, message: dict) -> None:
+        self.name = message["name"]
 
 
 def _told_shape(choose: Callable, site: str, leaf: Any) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Predictions of a network linearised about given weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,11 +15,15 @@ from numpyro.distributions import Distribution
 from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import Values
+from bnn_ppl.model.trace import Array, Values, innermost
 from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
+
+
+class NotLinear(ValueError):
+    """A model of which no part is known to be linearised."""
 
 
 def linearised(
@@ -37,6 +43,9 @@ def linearised(
     Each chain has its own weights w*, and their average is that of a mixture of Laplace
     approximations. Sites outside networks keep their drawn values.
 
+    In a model without :func:`bnn_ppl.random_network` the location or the logits of y are
+    linearised, in all real-valued sites.
+
     Parameters
     ----------
     posterior
@@ -55,7 +64,8 @@ def linearised(
     ------
     ValueError
         If a site is missing or has another shape, the network has batch normalisation in train
-        mode, or there are several draws without a fitted distribution.
+        mode, there are several draws without a fitted distribution, or the model has neither a
+        network of ``random_network`` nor a likelihood with a location or logits.
     """
     if hasattr(values, "posterior"):
         posterior = with_points_of(values, posterior)
@@ -65,11 +75,16 @@ def linearised(
             f"got the BatchNorm {statistics.layers[0]} in train mode to linearise, "
             "expected fixed statistics: pass a trained network after .eval()"
         )
-    each = [_checked(posterior.whole, own) for own in _values(posterior.whole, values)]
+    given = _values(posterior.whole, values)
+    shapes, real, has_networks = _sites_of(posterior.whole)
+    each = [_checked(shapes, own) for own in given]
     centres = {site: jnp.stack([own[site] for own in each]) for site in each[0]}
+    if not has_networks:
+        _check_parameter(posterior, each[0])
+    how = partial(_predictive, () if has_networks else real)
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive. The centres are numbers of a program, not constants.
-    predictive = Partial(_predictive, posterior.predictive, centres)
+    predictive = Partial(how, posterior.predictive, centres)
     return posterior._replace(
         predictive=predictive,
         prior=posterior.prior._replace(open_scale=None),
@@ -78,8 +93,9 @@ def linearised(
 
 
 def _predictive(
-    of_network: Callable, centres: Values, values: Values, x: Any, *y: Any
+    real: tuple[str, ...], of_model: Callable, centres: Values, values: Values, x: Any, *y: Any
 ) -> Distribution:
+    """Linearise the networks of a model; in one without, y's parameter in the `real` sites."""
     count = len(next(iter(centres.values())))
     if count > 1 and CENTRE not in values:
         raise ValueError(
@@ -89,33 +105,84 @@ def _predictive(
     number = values.get(CENTRE, 0)
     centre = {site: each[number] for site, each in centres.items()}
     own = {site: value for site, value in values.items() if site != CENTRE}
-    with changed_networks(_linearised_about(centre)):
-        return of_network(own, x, *y)
+    if real:
+        at = {site: centre[site] for site in real if site in own}  # others are held
+        return _of_parameter(lambda values: of_model(own | values, x, *y), own, at)
+    with _networks_noted() as weights:
+        of_model(own | centre, x, *y)
+    with changed_networks(_linearised_about(weights)):
+        return of_model(own, x, *y)
 
 
-def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
+@contextmanager
+def _networks_noted() -> Iterator[dict[str, nnx.State]]:
+    """Give the weights of each network that is met, which need not be sites themselves."""
+    found: dict[str, nnx.State] = {}
+
+    def note(name: str, module: nnx.Module) -> nnx.Module:
+        found[name] = nnx.state(module, nnx.Param)
+        return module
+
+    with changed_networks(note):
+        yield found
+
+
+def _linearised_about(centre: Mapping[str, nnx.State]) -> Callable[[str, nnx.Module], Callable]:
     def change(name: str, module: nnx.Module) -> Callable:
-        graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
-        variables: dict[str, tuple[tuple, Any]] = {
-            ".".join([name, *map(str, path)]): (path, leaf)
-            for path, leaf in nnx.to_flat_state(weights)
-        }
-        own = {site: leaf[...] for site, (_, leaf) in variables.items()}
-        # Weights that are held are where they are.
-        at = {site: jnp.asarray(centre.get(site, leaf), leaf.dtype) for site, leaf in own.items()}
+        graph, own, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
 
         def network(*args: Any, **kwargs: Any) -> Any:
-            def outputs(tensors: Values) -> Any:
-                leaves = [(path, leaf.replace(tensors[s])) for s, (path, leaf) in variables.items()]
-                called: Any = nnx.merge(graph, nnx.from_flat_state(leaves), rest)
+            def outputs(weights: nnx.State) -> Any:
+                called: Any = nnx.merge(graph, weights, rest)
                 return called(*args, **kwargs)
 
-            away = jax.tree.map(jnp.subtract, own, at)
-            return jax.tree.map(jnp.add, *jax.jvp(outputs, (at,), (away,)))
+            return _linear(outputs, own, centre[name])
 
         return network
 
     return change
+
+
+def _linear(function: Callable, own: Any, at: Any) -> Any:
+    """Give the value of a function linearised about another place."""
+    at = jax.tree.map(lambda there, here: there.astype(jnp.result_type(here)), at, own)
+    away = jax.tree.map(jnp.subtract, own, at)
+    return jax.tree.map(jnp.add, *jax.jvp(function, (at,), (away,)))
+
+
+def _of_parameter(of_values: Callable, own: Values, at: Values) -> Distribution:
+    """Linearise the location or the logits of y, with all else as the draw has it."""
+    distribution = of_values(own)
+    leaves, structure = jax.tree.flatten(distribution)
+    place = _place_of_parameter(distribution)
+
+    def parameter(values: Values) -> Array:
+        return jnp.asarray(jax.tree.leaves(of_values(values))[place])
+
+    leaves[place] = _linear(parameter, {site: own[site] for site in at}, at)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _place_of_parameter(distribution: Distribution) -> int | None:
+    """Find the location or the logits among the leaves of a distribution."""
+    known = vars(innermost(distribution))
+    parameters = [known[name] for name in ("loc", "logits") if name in known]
+    leaves = jax.tree.leaves(distribution)
+    return next((n for n, leaf in enumerate(leaves) if any(leaf is p for p in parameters)), None)
+
+
+def _check_parameter(posterior: Posterior, values: Values) -> None:
+    def check(values: Values, rows: tuple) -> None:
+        y = rows[1:] if posterior.density.is_of_y else ()
+        distribution = posterior.predictive(values, rows[0], *y)
+        if _place_of_parameter(distribution) is None:
+            raise NotLinear(
+                f"got a likelihood {type(innermost(distribution)).__name__} without loc or logits, "
+                "and no network of random_network, expected either to linearise: use "
+                "predictive='sampled'"
+            )
+
+    jax.eval_shape(check, values, posterior.rows.examples[:2])
 
 
 def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
@@ -146,9 +213,22 @@ def has_centres(posterior: Posterior, draws: Any) -> bool:
     )
 
 
-def _checked(posterior: Posterior, values: Mapping[str, Any]) -> Values:
-    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    for site, expected in jax.eval_shape(posterior.constrain, shapes).items():
+def _sites_of(posterior: Posterior) -> tuple[Values, tuple[str, ...], bool]:
+    """Give the shapes of the sites, those with any real values, and whether a network is met."""
+    real: list[str] = []
+
+    def inspect(position: Values) -> Values:
+        values = posterior.constrain(position)
+        real.extend(site for site in position if values[site] is position[site])
+        return values
+
+    with _networks_noted() as found:
+        shapes = jax.eval_shape(inspect, jax.eval_shape(posterior.init, jax.random.key(0)))
+    return shapes, tuple(real), bool(found)
+
+
+def _checked(shapes: Values, values: Mapping[str, Any]) -> Values:
+    for site, expected in shapes.items():
         got = jnp.shape(values[site]) if site in values else "nothing"
         if got != expected.shape:
             raise ValueError(

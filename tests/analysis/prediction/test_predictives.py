@@ -3,8 +3,15 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from flax import nnx
+from numpyro import handlers
+from numpyro.contrib.module import random_nnx_module
+from numpyro.infer.reparam import LocScaleReparam
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -206,3 +213,54 @@ def test_chains_of_a_run_average_their_closed_forms(structure):
     middle = bnn.predict_quantiles(posterior, draws, X, (0.1, 0.9), predictive="closed_form")
     assert middle.shape == (2, len(X))
     assert (middle[0] < means.mean(0)).all() and (means.mean(0) < middle[1]).all()
+
+
+def own_model(x, y=None, of_numpyro=False, likelihood=dist.Normal):
+    if of_numpyro:
+        layers = [nnx.Linear(3, 4, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(4, 1, rngs=nnx.Rngs(0))]
+        f = random_nnx_module("net", nnx.Sequential(*layers), dist.Normal())
+    else:
+        net = partial(bnn.nets.MLP, 3, (4,), 1, activation=jnp.tanh)
+        f = bnn.random_network("net", net, bnn.priors.normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", likelihood(f(x)[:, 0]), obs=y)
+
+
+MODELS = {
+    "scoped": handlers.scope(own_model, prefix="m"),
+    "of numpyro": partial(own_model, of_numpyro=True),
+    "reparametrised": handlers.reparam(own_model, {"net.layers.1.kernel": LocScaleReparam(0.0)}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_are_linearised_whatever_their_sites_are_called(name):
+    posterior = bnn.condition(MODELS[name], (X, REAL))
+    at, away = (
+        {site: RNG.normal(size=shape) for site, shape in posterior.sites.value_shapes().items()}
+        for _ in range(2)
+    )
+
+    def mean(share):  # of the way from the centre to a draw
+        return posterior.predictive({site: at[site] + share * away[site] for site in at}, X).mean
+
+    expected = jax.jvp(mean, (0.0,), (1.0,))
+    draw = {site: at[site] + away[site] for site in at}
+    found = bnn.linearised(posterior, at).predictive(draw, X).mean
+    np.testing.assert_allclose(found, sum(expected), rtol=1e-4, atol=1e-4)
+    assert np.abs(found - posterior.predictive(draw, X).mean).max() > 0.1
+
+
+def test_a_model_with_nothing_to_linearise_is_warned_of_or_refused():
+    def rates(x):
+        return dist.Poisson(jnp.exp(x))
+
+    model = partial(own_model, of_numpyro=True, likelihood=rates)
+    posterior = bnn.condition(model, (X, np.arange(12)))
+    draws = gaussian_draws(posterior)
+    with pytest.warns(UserWarning, match="got a likelihood Poisson without loc or logits"):
+        found = bnn.predict(posterior, draws, X)
+    sampled = bnn.predict(posterior, draws, X, predictive="sampled")
+    np.testing.assert_array_equal(found["mean"], sampled["mean"])
+    with pytest.raises(ValueError, match="got a likelihood Poisson without loc or logits"):
+        bnn.predict(posterior, draws, X, predictive="linearised")

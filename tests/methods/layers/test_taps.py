@@ -38,6 +38,24 @@ def test_layers_are_named_by_their_sites_in_the_order_of_their_calls(lenet):
     assert {f"{name}.{part}" for name in names for part in ("kernel", "bias")} == set(position)
 
 
+def test_layers_in_a_scope_are_named_by_their_sites():
+    def two(x, y=None):
+        net = partial(bnn.nets.MLP, 3, (2,), 1)
+        with numpyro.handlers.scope(prefix="a"):
+            first = bnn.random_network("net", net, bnn.priors.normal())(x)
+        with numpyro.handlers.scope(prefix="b"):
+            second = bnn.random_network("net", net, bnn.priors.normal())(x)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal((first + second)[:, 0]), obs=y)
+
+    posterior = bnn.condition(two, (np.ones((4, 3)), np.ones(4)))
+    layers = row_layers(posterior)
+    assert list(layers) == [f"{net}/net.layers.{i}" for net in "ab" for i in range(2)]
+    assert {site for layer in layers.values() for site in layer.sites.values()} == set(
+        position_of(posterior)
+    )
+
+
 @pytest.mark.thorough
 def test_a_tap_that_calls_its_layer_changes_nothing_and_one_that_does_not_does(lenet):
     position = position_of(lenet)
