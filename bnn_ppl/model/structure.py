@@ -109,7 +109,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     factor_names: list[str] = []
     laws: dict[str, dist.Distribution] = {}
 
-    def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
+    def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
         trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         for site in trace.values():
             _refuse_site(site)
@@ -129,9 +129,10 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             found.append(_Likelihood(site["name"], shape, distribution))
         of_prior = factors(trace, of_rows=False)
         names.extend(_named([*of_prior, *filter(_is_scaled_or_masked, latent)]))
-        return [site["fn"] for site in observed], [log_prob(site) for site in of_prior]
+        keys = [site["value"] for site in trace.values() if site["type"] == "mutable"]
+        return [site["fn"] for site in observed], [log_prob(site) for site in of_prior], keys
 
-    def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
+    def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
         return jax.tree.map(_arrays_in, inspect(x, y), is_leaf=lambda part: isinstance(part, list))
 
     with explained(x):
@@ -151,14 +152,16 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             )
     name, _, likelihood = found[0]
     is_of_one = targets is None and likelihood is not None
-    params, of_prior = (len(part) for part in shapes)
-    *_, is_of_y = used_inputs(jaxpr, [True] * params + [False] * of_prior)
+    places = [part for part, own in enumerate(shapes) for _ in own]
+    of_params, of_prior, of_keys = ([place == part for place in places] for part in range(3))
+    _refuse_drawn_keys(jaxpr, of_keys)
+    *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
         _num_classes(likelihood) if is_of_one else None,
         is_of_y,
         tuple(names),
-        any(used_inputs(jaxpr, [False] * params + [True] * of_prior)),
+        any(used_inputs(jaxpr, of_prior)),
         is_factor=likelihood is None and name in factor_names,
     )
 
@@ -198,6 +201,16 @@ def _arrays_in(tree: Any) -> list[Any]:
 def used_inputs(jaxpr: Any, outputs: list[bool]) -> list[bool]:
     """Say which arguments of a program some of its results depend on."""
     return partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[1]
+
+
+def _refuse_drawn_keys(jaxpr: Any, of_keys: list[bool]) -> None:
+    """Refuse a network that draws noise when called, which counts the uses of its keys."""
+    left = partial_eval.dce_jaxpr(jaxpr.jaxpr, of_keys)[0]
+    if any(step.primitive.name not in ("copy", "stop_gradient") for step in left.eqns):
+        raise ValueError(
+            "got a network that draws noise when called (dropout), expected a deterministic one: "
+            "call .eval(), or remove its dropout"
+        )
 
 
 class _Likelihood(NamedTuple):
@@ -288,7 +301,9 @@ def check_classes(model: Callable, stream: Stream, data: Data) -> None:
 
 
 def _refuse_site(site: dict) -> None:
-    if site["type"] == "mutable":
+    if site["type"] != "mutable":
+        return
+    if not all(map(_is_of_keys, jax.tree.leaves(site["value"]))):
         raise ValueError(
             f"got the mutable state {site['name']!r}, expected only sample sites: use layers "
             "without running statistics (LayerNorm, GroupNorm)"
@@ -307,6 +322,11 @@ def _refuse_site(site: dict) -> None:
             f"got the latent site {site['name']!r} of Delta, expected a distribution with a "
             "density: record a value that others decide by numpyro.deterministic"
         )
+
+
+def _is_of_keys(leaf: Any) -> bool:
+    """Whether a number is part of the state of random keys: the key, or the count of its uses."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == jnp.uint32
 
 
 def _refuse_count(latent: list[str], observed: list[str], targets: list[str]) -> None:

@@ -17,6 +17,7 @@ import scipy.stats as st
 from flax import nnx
 from marks import quick_first, some_quick
 from numpyro import handlers
+from numpyro.contrib.module import random_nnx_module
 from numpyro.distributions import constraints
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from scipy.integrate import quad
@@ -595,6 +596,34 @@ REFUSED_MODELS = {
 def test_refused_models(model):
     with pytest.raises(ValueError, match=REFUSED_MODELS[model]):
         bnn.condition(model, (X, REAL))
+
+
+class WithDropout(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(X.shape[1], 1, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(self.drop(x))
+
+
+def test_random_keys_are_state_that_a_model_may_hold_but_not_use():
+    net = WithDropout(nnx.Rngs(0))
+
+    def model(x, y=None):
+        f = random_nnx_module("net", net, dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(f(x)[:, 0], 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=r"got a network that draws noise .* call .eval\(\)"):
+        bnn.condition(model, (X, REAL))
+    net.eval()
+    posterior = bnn.condition(model, (X, REAL))
+    at = posterior.init(jax.random.key(0))
+    kernel, bias = at["net/linear.kernel"], at["net/linear.bias"]
+    np.testing.assert_allclose(
+        posterior.predictive(at, X).mean, (X @ kernel + bias)[:, 0], rtol=1e-5
+    )
 
 
 NO_MODELS = {
