@@ -50,6 +50,11 @@ def classifier(net: Any, prior: Prior) -> Model:
     def model(ready: Any, prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:
         network = random_network("net", net if ready is None else ready, prior)
         logits = _array(network(x))
+        if logits.ndim < 2:
+            raise ValueError(
+                f"got network outputs of shape {logits.shape}, expected (rows, classes): a logit "
+                "for each class, of two classes too"
+            )
         with numpyro.plate("data", logits.shape[0]):
             labels = dist.Categorical(logits=logits).to_event(logits.ndim - 2)
             numpyro.sample("y", labels, obs=y)

@@ -393,3 +393,15 @@ def test_every_pixel_may_have_a_label():
     np.testing.assert_allclose(
         posterior.log_likelihood(position, (x, y)).sum(), by_row[0].sum(), rtol=1e-4
     )
+
+
+def test_a_classifier_refuses_one_number_a_row():
+    class Flat(bnn.nets.MLP):
+        def __call__(self, x):
+            return super().__call__(x)[:, 0]
+
+    model = bnn.models.classifier(partial(Flat, 2, (3,), 1), PRIOR)
+    with pytest.raises(
+        ValueError, match=r"got network outputs of shape \(8,\), expected \(rows, c"
+    ):
+        bnn.condition(model, (X, LABELS % 2))
