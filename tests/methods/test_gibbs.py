@@ -62,6 +62,14 @@ def test_between_draws_precisions_rest(posterior):
     np.testing.assert_array_equal(changed, [4, 8])
 
 
+def test_precisions_in_a_scope_are_of_the_weights_there(posterior):
+    scoped = bnn.condition(numpyro.handlers.scope(linear, prefix="m"), posterior.data)
+    assert scoped.prior.precisions["m/w.precision"].governs == "m/w"
+    position = scoped.init(jax.random.key(0))
+    drawn = precisions_drawn(jax.random.key(1), scoped, position, True)
+    assert drawn["m/w.precision"] != position["m/w.precision"]
+
+
 def test_what_has_no_gamma_law_is_refused(posterior):
     plain = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))
     with pytest.raises(ValueError, match="got gibbs_every=5 for a model without .*expected"):

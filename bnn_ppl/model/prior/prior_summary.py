@@ -14,8 +14,9 @@ from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.trace import Array, Data, element_support, latent_sites, traced
 from bnn_ppl.runtime.compilation.programs import compiled_once
 
-# A key of the dict `infer`, the only place where a NumPyro site carries notes for inference.
-_PRECISION_OF = "precision_of"
+# Keys of the dict `infer`, the only place where a NumPyro site carries notes for inference: what a
+# precision governs, and its own name, by which what a scope adds to both is known.
+_PRECISION_OF, _NAME = "precision_of", "name_of_precision"
 
 
 class Precision(NamedTuple):
@@ -31,7 +32,7 @@ def sample_precision(site: str, gamma: dist.Gamma, governs: str) -> Array:
 
     Samplers find it as ``posterior.prior.precisions[site]`` and can draw it given the weights.
     """
-    return numpyro.sample(site, gamma, infer={_PRECISION_OF: governs})
+    return numpyro.sample(site, gamma, infer={_PRECISION_OF: governs, _NAME: site})
 
 
 class PriorSummary(NamedTuple):
@@ -64,10 +65,10 @@ def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], 
             traced(with_numbers(numbers), *data, key, substitute_fn=init_to_median())
         )
         stds = {site["name"]: widening * _site_std(site["fn"]) for site in sites}
-        learnt = [site for site in sites if _PRECISION_OF in site["infer"]]
         gammas = {
-            (site["name"], site["infer"][_PRECISION_OF]): (gamma.concentration, gamma.rate)
-            for site, gamma in ((site, site["fn"]) for site in learnt)
+            (site["name"], governs): (site["fn"].concentration, site["fn"].rate)
+            for site in sites
+            if (governs := _governed(site)) in stds
         }
         return stds, gammas
 
@@ -87,6 +88,13 @@ def prior_summary(model: Callable, data: Data, widening: float) -> Callable[[], 
         return PriorSummary(stds, learnt)
 
     return read_off
+
+
+def _governed(site: dict) -> str | None:
+    """Name the site that a precision governs, which has what ``handlers.scope`` adds in front."""
+    governs = site["infer"].get(_PRECISION_OF)
+    added = site["name"].removesuffix(site["infer"].get(_NAME, site["name"]))
+    return governs and f"{added}{governs}"
 
 
 def _site_std(prior: dist.Distribution) -> Array:
