@@ -16,8 +16,9 @@ from numpyro import handlers
 from numpyro.primitives import Messenger
 
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
+from bnn_ppl.model.prior.prior_distributions import CorrelatedInputs, SumFilter
 from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
-from bnn_ppl.nets.conversion.other_libraries import AS_KERNEL
+from bnn_ppl.nets.conversion.kernel_shapes import AS_KERNEL, marked
 from bnn_ppl.nets.parts.convolution import convolution
 from bnn_ppl.runtime.machines.devices import is_accelerator
 
@@ -131,6 +132,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         chosen.append((path, leaf))
     network: Any = nnx.merge(graph, nnx.from_flat_state(chosen), rest)
     _use_our_convolution(network)
+    _refuse_noise(network, rest)
     keep_no_averages(found, network)
     for change in active_changes():
         network = change(found, network)
@@ -151,11 +153,18 @@ def _told_shape(choose: Callable, site: str, leaf: Any) -> tuple[int, ...]:
 
     But that of the weights, if the prior gives a distribution with a shape.
     """
-    shape = leaf.get_metadata(AS_KERNEL, leaf.shape)
-    if shape == leaf.shape:
-        return shape
+    shape = leaf.get_metadata(AS_KERNEL, None)
+    if shape is None:
+        return leaf.shape
     with handlers.block(), handlers.seed(rng_seed=0):  # a hierarchical prior has sites of its own
         tried = choose(site, shape)
+    tried = tried.prior if isinstance(tried, Point) else tried
+    if isinstance(tried, CorrelatedInputs | SumFilter):
+        raise ValueError(
+            f"got a prior of whole filters for {site!r}, whose layer keeps its kernel {leaf.shape} "
+            "in another order, expected (..., inputs, outputs): use another prior, or a network of "
+            "nnx.Linear and nnx.Conv such as nets.MLP"
+        )
     has_shape = isinstance(tried, dist.Distribution) and tried.batch_shape
     return leaf.shape if has_shape else shape
 
@@ -179,7 +188,7 @@ def _split(module: nnx.Module, *, ready: bool) -> Parts:
     _refuse_stochastic_layers(module)
     graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
     check_state(module, rest, ready=ready)
-    return graph, weights, rest
+    return graph, marked(module, weights), rest
 
 
 def _is_ours(net: Any) -> bool:
@@ -284,6 +293,29 @@ def _refuse_stochastic_layers(module: nnx.Module) -> None:
                 f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
                 f"network: weights are sampled already, so remove it or {advice}"
             )
+
+
+def _refuse_noise(network: nnx.Module, state: nnx.State) -> None:
+    """Have this copy of the network refuse to draw noise, which would be the same at each call."""
+    if not any(isinstance(each, nnx.RngState) for _, each in _flat(state)):
+        return
+    owners = dict(nnx.iter_modules(network))
+    for path, stream in nnx.iter_graph(network):
+        # An RNN takes a key for its initial carry, which is zeros.
+        recurrent = isinstance(owners.get(path[:-1]), nnx.RNN | nnx.RNNCellBase)
+        if type(stream) is nnx.RngStream and stream.tag != "carry" and not recurrent:
+            own: Any = stream
+            own.place = ".".join(map(str, path))
+            own.__class__ = _Refused
+
+
+class _Refused(nnx.RngStream):
+    def __call__(self) -> jax.Array:
+        place: Any = self
+        raise ValueError(
+            f"got a network that draws noise by {place.place}, expected a deterministic one: "
+            "weights are sampled already, so remove it or call .eval()"
+        )
 
 
 def _check_given(net: Any, site: str) -> None:

@@ -7,6 +7,8 @@ from numbers import Integral
 import jax
 from flax import nnx
 
+from bnn_ppl.runtime.checks import check_count
+
 
 class MLP(nnx.Module):
     """Fully connected network; an input with several axes is flattened first.
@@ -32,7 +34,7 @@ class MLP(nnx.Module):
     Raises
     ------
     ValueError
-        If a hidden layer has no units, or a width is not an integer.
+        If a layer has no units, there are no inputs, or a width is not an integer.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
+        check_count("in_features", in_features)
+        check_count("out_features", out_features)
         if not all(isinstance(width, Integral) and width > 0 for width in between):
             raise ValueError(f"got hidden={hidden!r}, expected whole numbers from 1 up")
         widths = [in_features, *between, out_features]

@@ -374,6 +374,47 @@ def test_the_message_of_a_dropout_beside_batch_norm_says_what_works():
     bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, X[:, 0]))
 
 
+class WithAttention(nnx.Module):
+    def __init__(self, *, rngs):
+        sizes = {"num_heads": 1, "in_features": 3, "decode": False, "dropout_rate": 0.5}
+        self.attention = nnx.MultiHeadAttention(**sizes, deterministic=False, rngs=rngs)
+
+    def __call__(self, x):
+        return self.attention(x[:, None])[:, 0]
+
+
+class WithNoise(nnx.Module):
+    def __init__(self, *, rngs):
+        self.linear, self.rngs = nnx.Linear(3, 2, rngs=rngs), rngs
+
+    def __call__(self, x):
+        return self.linear(x + jax.random.normal(self.rngs.noise(), x.shape))
+
+
+@pytest.mark.parametrize(
+    ("net", "place"), [(WithAttention, "attention.rngs"), (WithNoise, "rngs.default")]
+)
+def test_noise_that_a_network_draws_is_refused(net, place):
+    model = bnn.models.regressor(net, bnn.priors.normal(), 1.0, num_outputs=2)
+    with pytest.raises(ValueError, match=f"got a network that draws noise by {place}, expected"):
+        bnn.condition(model, (X, X[:, :2]))
+
+
+def test_keys_that_are_not_used_are_no_noise():
+    net = WithAttention(rngs=nnx.Rngs(0))
+    net.eval()
+    assert trace(net)[0](X).shape == X.shape
+
+    class Recurrent(nnx.Module):
+        def __init__(self, *, rngs):
+            self.rnn = nnx.RNN(nnx.GRUCell(3, 2, rngs=rngs), rngs=rngs)
+
+        def __call__(self, x):
+            return self.rnn(x[:, None])[:, -1]
+
+    assert trace(Recurrent)[0](X).shape == (4, 2)
+
+
 def test_a_dropout_that_is_switched_off_is_accepted():
     ready = WithDropout(rngs=nnx.Rngs(0))
     ready.eval()

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
+from flax import linen, nnx
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy.integrate import quad
@@ -143,6 +144,39 @@ def test_the_fan_in_of_an_embedding_is_one_row():
     )
     assert posterior.prior_std["net.embedding.embedding"] == 2.0
     assert posterior.prior_std["net.output.kernel"] == pytest.approx(2 / math.sqrt(5))
+
+
+class Attention(nnx.Module):
+    def __init__(self, rngs):
+        self.attention = nnx.MultiHeadAttention(4, 8, 16, decode=False, rngs=rngs)
+        self.up = nnx.ConvTranspose(8, 3, (3,), transpose_kernel=True, rngs=rngs)
+
+    def __call__(self, x):
+        return self.up(self.attention(x)).mean(1)
+
+
+class LinenAttention(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        x = linen.MultiHeadDotProductAttention(4, qkv_features=16, name="attention")(x)
+        return linen.ConvTranspose(3, (3,), transpose_kernel=True, name="up")(x).mean(1)
+
+
+@pytest.mark.parametrize("kind", ["nnx", "linen"])
+def test_the_fan_in_of_a_layer_is_of_all_its_input_axes_alone(kind):
+    x = np.ones((2, 5, 8), np.float32)
+    net = Attention if kind == "nnx" else bnn.nets.from_linen(LinenAttention(), x)
+    posterior = bnn.condition(bnn.models.classifier(net, priors.fan_in(1.0, 0.7)), (x, [0, 1]))
+    shapes, stds = posterior.sites.value_shapes(), posterior.prior_std
+    for site, shape, std in (
+        ("net.attention.query.kernel", (8, 4, 4), 8**-0.5),
+        ("net.attention.query.bias", (4, 4), 0.7),
+        ("net.attention.out.kernel", (4, 4, 8), 16**-0.5),
+        ("net.up.kernel", (3, 3, 8), 24**-0.5),
+    ):
+        assert shapes[site] == shape and stds[site] == pytest.approx(std)
+    at = posterior.init(jax.random.key(0))
+    assert np.isfinite(posterior.logdensity(at, posterior.data))
 
 
 @pytest.mark.parametrize("shape", [(50,), ()])

@@ -12,6 +12,7 @@ import scipy.stats
 from flax import linen, nnx
 
 from bnn_ppl import condition, models, nets, priors
+from bnn_ppl.nets.conversion.kernel_shapes import of_equinox
 
 # Counted by hand, weights then biases of each layer.
 LENET = (25 * 1 * 6 + 6) + (25 * 6 * 16 + 16) + (25 * 16 * 120 + 120) + 84 + (84 * 10 + 10)
@@ -233,6 +234,30 @@ def test_hierarchical_priors_of_equinox_have_each_site_once(prior, monkeypatch):
     assert at["net.weight"].shape == (1, 3) and np.isfinite(
         posterior.logdensity(at, posterior.data)
     )
+
+
+@pytest.mark.parametrize(("sizes", "name"), [((0, (2,), 1), "in"), ((2, (2,), 0), "out")])
+def test_an_mlp_without_inputs_or_outputs_is_refused(sizes, name):
+    with pytest.raises(ValueError, match=f"got {name}_features=0, expected a whole number from 1"):
+        nets.MLP(*sizes, rngs=nnx.Rngs(0))
+
+
+def test_an_equinox_embedding_has_one_input(monkeypatch):
+    class Embedding(OneExample):
+        pass
+
+    monkeypatch.setattr(Embedding, "__module__", "equinox.nn._embedding")
+    jax.tree_util.register_dataclass(Embedding, ["weight", "bias", "rows_seen"], [])
+    made = Embedding(jnp.ones((50, 3)), jnp.zeros(1), jnp.zeros((), int))
+    assert of_equinox(made)["weight"] == (1, 3)
+
+
+@pytest.mark.parametrize("prior", [priors.sum_filter, partial(priors.empcov, X)])
+def test_priors_of_filters_refuse_kernels_with_their_outputs_first(prior, monkeypatch):
+    monkeypatch.setattr(OneExample, "__module__", "equinox.nn._linear")
+    model = models.regressor(nets.from_equinox(one_example), prior(site="net.weight"), 0.5)
+    with pytest.raises(ValueError, match=r"got a prior of whole filters for 'net.weight'"):
+        condition(model, (X, X[:, 0]))
 
 
 def test_an_equinox_module_is_a_network():

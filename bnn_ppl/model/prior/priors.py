@@ -107,8 +107,9 @@ def fan_in(gain: float | None = None, bias_std: float = 1.0) -> SitePrior:
 
     Keeps the prior variance of a layer's output at ``gain^2`` times the mean square of its input,
     whatever the width (Neal, 1996, section 2.1); sqrt(2) compensates for ReLU (He et al., 2015).
-    Fan-in is the product of all axes of a kernel but the last, and 1 for an embedding, which looks
-    up one row for each token. Parameters with one axis (biases, normalisation) get `bias_std`.
+    Fan-in is the product of all axes of a kernel but those of its outputs, and 1 for an embedding,
+    which looks up one row for each token. Biases, scales and all parameters with one axis get
+    `bias_std`.
     """
     if gain is not None:
         positive("gain", gain)
@@ -118,12 +119,13 @@ def fan_in(gain: float | None = None, bias_std: float = 1.0) -> SitePrior:
 
 
 def _fan_in(gain: Any, bias_std: Any, site: str, shape: tuple[int, ...]) -> dist.Distribution:
-    if len(shape) < 2:
+    part = site.rpartition(".")[2]
+    if len(shape) < 2 or part in ("bias", "scale"):  # of attention (heads, features)
         return dist.Normal(0.0, bias_std)
     if gain is None:
         gain = open_scale(_USUAL_SCALE)
-    is_embedding = site.rpartition(".")[2] == "embedding"
-    return dist.Normal(0.0, gain / math.sqrt(1 if is_embedding else math.prod(shape[:-1])))
+    num_inputs = 1 if part == "embedding" else math.prod(shape[:-1])
+    return dist.Normal(0.0, gain / math.sqrt(num_inputs))
 
 
 def horseshoe(scale: float = 1.0) -> SitePrior:

@@ -1,6 +1,5 @@
 """Networks of other libraries, and plain functions, as NNX modules."""
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -9,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
-Tree = Any
+from bnn_ppl.nets.conversion.kernel_shapes import AS_KERNEL, of_equinox, of_linen
 
-AS_KERNEL = "as_kernel"  # metadata of a weight: its shape with the outputs last, for priors
+Tree = Any
 
 
 def from_linen(module: linen.Module, example_input: jax.Array) -> Callable[..., nnx.Module]:
@@ -31,7 +30,11 @@ def from_linen(module: linen.Module, example_input: jax.Array) -> Callable[..., 
     """
 
     def factory(*, rngs: nnx.Rngs) -> nnx.Module:
-        bridged = nnx.bridge.lazy_init(nnx.bridge.ToNNX(module, rngs=rngs), example_input)
+        with of_linen() as shapes:
+            bridged = nnx.bridge.lazy_init(nnx.bridge.ToNNX(module, rngs=rngs), example_input)
+        for path, weight in nnx.to_flat_state(nnx.state(bridged, nnx.Param)):
+            if path in shapes:
+                weight.set_metadata(AS_KERNEL, shapes[path])
         bridged.to_nnx__rngs = None  # active dropout then fails instead of freezing one mask
         return bridged
 
@@ -107,29 +110,9 @@ def from_equinox(make: Any) -> Callable[..., nnx.Module]:
             return jax.vmap(module)(x)
 
         weights = {name: leaf for name, leaf in leaves.items() if _is_weight(leaf)}
-        return _Network(weights, network, _kernel_shapes(made))
+        return _Network(weights, network, of_equinox(made))
 
     return factory
-
-
-def _kernel_shapes(module: Any) -> dict[str, tuple[int, ...]]:
-    """Give the shapes of the weights of Equinox's layers with the outputs last, by their names."""
-    found = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
-        owner = module
-        for key in path[:-1]:
-            owner = getattr(owner, key.name) if hasattr(key, "name") else owner[_place(key)]
-        kind = type(owner)
-        if kind.__module__.startswith("equinox.") and kind.__name__ != "Embedding" and path:
-            shape = jnp.shape(leaf)
-            is_bias = getattr(path[-1], "name", "") == "bias"  # of a convolution (out, 1, 1)
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            found[name] = (math.prod(shape),) if is_bias else (*shape[1:], *shape[:1])
-    return found
-
-
-def _place(key: Any) -> Any:
-    return key.idx if hasattr(key, "idx") else key.key
 
 
 class _Network(nnx.Module):
