@@ -107,8 +107,9 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         If `net` is not a factory or an ``nnx.Module``, or `prior` gives no distribution.
     ValueError
         If the dict prior misses a parameter or has a key that fits none; if a word is neither
-        ``"fixed"`` nor ``"point"``, or weights of a factory are to be fixed; or if the network
-        draws noise of its own (dropout) or has state that is neither a weight nor the statistics
+        ``"fixed"`` nor ``"point"``, or weights of a factory are to be fixed; if a prior of whole
+        filters is given for a kernel with other axes; or if the network draws noise of its own
+        (dropout), also when it is called, or has state that is neither a weight nor the statistics
         of an ``nnx.BatchNorm``, or is in eval mode with those of a new network.
 
     Notes

@@ -7,8 +7,6 @@ from numbers import Integral
 import jax
 from flax import nnx
 
-from bnn_ppl.runtime.checks import check_count
-
 
 class MLP(nnx.Module):
     """Fully connected network; an input with several axes is flattened first.
@@ -48,10 +46,13 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
-        check_count("in_features", in_features)
-        check_count("out_features", out_features)
         if not all(isinstance(width, Integral) and width > 0 for width in between):
             raise ValueError(f"got hidden={hidden!r}, expected whole numbers from 1 up")
+        if in_features < 1 or out_features < 1:
+            raise ValueError(
+                f"got in_features={in_features} and out_features={out_features}, expected whole "
+                "numbers from 1 up"
+            )
         widths = [in_features, *between, out_features]
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation

@@ -236,9 +236,9 @@ def test_hierarchical_priors_of_equinox_have_each_site_once(prior, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("sizes", "name"), [((0, (2,), 1), "in"), ((2, (2,), 0), "out")])
-def test_an_mlp_without_inputs_or_outputs_is_refused(sizes, name):
-    with pytest.raises(ValueError, match=f"got {name}_features=0, expected a whole number from 1"):
+@pytest.mark.parametrize("sizes", [(0, (2,), 1), (2, (2,), 0)])
+def test_an_mlp_without_inputs_or_outputs_is_refused(sizes):
+    with pytest.raises(ValueError, match="_features=0.* expected whole numbers from 1 up"):
         nets.MLP(*sizes, rngs=nnx.Rngs(0))
 
 

@@ -154,7 +154,7 @@ def _of_parameter(of_values: Callable, own: Values, at: Values) -> Distribution:
     """Linearise the location or the logits of y, with all else as the draw has it."""
     distribution = of_values(own)
     leaves, structure = jax.tree.flatten(distribution)
-    place = _place_of_parameter(distribution)
+    place: Any = _place_of_parameter(distribution)  # found, once checked
 
     def parameter(values: Values) -> Array:
         return jnp.asarray(jax.tree.leaves(of_values(values))[place])
