@@ -10,20 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.tree_util import Partial
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, TransformedDistribution
 
 from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import Array, Values, innermost
+from bnn_ppl.model.trace import Values, innermost
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
-
-
-class NotLinear(ValueError):
-    """A model of which no part is known to be linearised."""
 
 
 def linearised(
@@ -44,7 +41,7 @@ def linearised(
     approximations. Sites outside networks keep their drawn values.
 
     In a model without :func:`bnn_ppl.random_network` the location or the logits of y are
-    linearised, in all real-valued sites.
+    linearised, in all real-valued sites. If its likelihood has neither, nothing is, with a warning.
 
     Parameters
     ----------
@@ -64,8 +61,7 @@ def linearised(
     ------
     ValueError
         If a site is missing or has another shape, the network has batch normalisation in train
-        mode, there are several draws without a fitted distribution, or the model has neither a
-        network of ``random_network`` nor a likelihood with a location or logits.
+        mode, or there are several draws without a fitted distribution.
     """
     if hasattr(values, "posterior"):
         posterior = with_points_of(values, posterior)
@@ -79,12 +75,11 @@ def linearised(
     shapes, real, has_networks = _sites_of(posterior.whole)
     each = [_checked(shapes, own) for own in given]
     centres = {site: jnp.stack([own[site] for own in each]) for site in each[0]}
-    if not has_networks:
-        _check_parameter(posterior, each[0])
-    how = partial(_predictive, () if has_networks else real)
+    if has_networks or not _has_parameter(posterior, each[0]):
+        real = ()
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive. The centres are numbers of a program, not constants.
-    predictive = Partial(how, posterior.predictive, centres)
+    predictive = Partial(partial(_predictive, real), posterior.predictive, centres)
     return posterior._replace(
         predictive=predictive,
         prior=posterior.prior._replace(open_scale=None),
@@ -107,7 +102,7 @@ def _predictive(
     own = {site: value for site, value in values.items() if site != CENTRE}
     if real:
         at = {site: centre[site] for site in real if site in own}  # others are held
-        return _of_parameter(lambda values: of_model(own | values, x, *y), own, at)
+        return _of_parameter(lambda values: of_model(values, x, *y), own, at)
     with _networks_noted() as weights:
         of_model(own | centre, x, *y)
     with changed_networks(_linearised_about(weights)):
@@ -154,35 +149,44 @@ def _of_parameter(of_values: Callable, own: Values, at: Values) -> Distribution:
     """Linearise the location or the logits of y, with all else as the draw has it."""
     distribution = of_values(own)
     leaves, structure = jax.tree.flatten(distribution)
-    place: Any = _place_of_parameter(distribution)  # found, once checked
-
-    def parameter(values: Values) -> Array:
-        return jnp.asarray(jax.tree.leaves(of_values(values))[place])
-
-    leaves[place] = _linear(parameter, {site: own[site] for site in at}, at)
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _place_of_parameter(distribution: Distribution) -> int | None:
-    """Find the location or the logits among the leaves of a distribution."""
-    known = vars(innermost(distribution))
-    parameters = [known[name] for name in ("loc", "logits") if name in known]
-    leaves = jax.tree.leaves(distribution)
-    return next((n for n, leaf in enumerate(leaves) if any(leaf is p for p in parameters)), None)
+    known = _parameter(distribution)
+    linear = _linear(
+        lambda values: jnp.asarray(_parameter(of_values(own | values))),
+        {site: own[site] for site in at},
+        at,
+    )
+    return jax.tree.unflatten(structure, [linear if leaf is known else leaf for leaf in leaves])
 
 
-def _check_parameter(posterior: Posterior, values: Values) -> None:
-    def check(values: Values, rows: tuple) -> None:
+def _parameter(distribution: Any) -> Any:
+    """Give the location or the logits that a distribution has; None without."""
+    while not isinstance(distribution, TransformedDistribution) and hasattr(
+        distribution, "base_dist"
+    ):
+        distribution = distribution.base_dist
+    leaves, known = jax.tree.leaves(distribution), vars(distribution)
+    parameters = (known[name] for name in ("loc", "logits") if name in known)
+    return next((p for p in parameters if any(leaf is p for leaf in leaves)), None)
+
+
+def _has_parameter(posterior: Posterior, values: Values) -> bool:
+    """Whether y has a location or logits; warn if not."""
+
+    found: list[Distribution] = []
+
+    def look(values: Values, rows: tuple) -> None:
         y = rows[1:] if posterior.density.is_of_y else ()
-        distribution = posterior.predictive(values, rows[0], *y)
-        if _place_of_parameter(distribution) is None:
-            raise NotLinear(
-                f"got a likelihood {type(innermost(distribution)).__name__} without loc or logits, "
-                "and no network of random_network, expected either to linearise: use "
-                "predictive='sampled'"
-            )
+        found.append(posterior.predictive(values, rows[0], *y))
 
-    jax.eval_shape(check, values, posterior.rows.examples[:2])
+    jax.eval_shape(look, values, posterior.rows.examples[:2])
+    if _parameter(found[0]) is not None:
+        return True
+    warn(
+        f"got a likelihood {type(innermost(found[0])).__name__} without loc or logits, and no "
+        "network of random_network, expected either to linearise: draws predict with the model "
+        "itself, often badly"
+    )
+    return False
 
 
 def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:

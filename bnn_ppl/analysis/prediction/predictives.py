@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, get_args
 
-from bnn_ppl.analysis.prediction.linearised import NotLinear, has_centres, linearised
+from bnn_ppl.analysis.prediction.linearised import has_centres, linearised
 from bnn_ppl.methods.method import METHODS, PredictiveForm
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import warn
@@ -38,13 +38,7 @@ def predicting(
     if wanted == "sampled":
         return posterior
     if has_centres(posterior, draws):
-        try:
-            return linearised(posterior, draws)
-        except NotLinear as error:
-            if form is not None:
-                raise
-            warn(f"{error}; draws of {method} predict with the model itself, often badly")
-            return posterior
+        return linearised(posterior, draws)
     if form is None:
         if draws.attrs.get("draws_from") != "point":  # of a run that was stopped in its fit
             warn(
