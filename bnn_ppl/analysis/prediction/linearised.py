@@ -171,7 +171,6 @@ def _parameter(distribution: Any) -> Any:
 
 def _has_parameter(posterior: Posterior, values: Values) -> bool:
     """Whether y has a location or logits; warn if not."""
-
     found: list[Distribution] = []
 
     def look(values: Values, rows: tuple) -> None:
