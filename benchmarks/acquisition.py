@@ -3,14 +3,13 @@
     python benchmarks/acquisition.py --data-dir ../data
     python benchmarks/acquisition.py --data digits --seeds 1
 
-All rules start from the same labelled rows; after each run (of hmc; of MNIST, of MC dropout with
-the network of Kirsch et al., 2019), a rule of ``bnn_ppl.acquire`` chooses the next batch. Each run is a row of benchmarks/stored/acquisition.csv: the rule, the number
+All rules start from the same labelled rows; after each run of hmc, a rule of ``bnn_ppl.acquire``
+chooses the next batch. Each run is a row of benchmarks/stored/acquisition.csv: the rule, the number
 of labelled rows, and the error on the test rows (RMSE in the units of the data, or one minus the
 accuracy). Curves that are there already are not run again.
 
-For hmc, the model is given all training rows with the targets that are not known yet as NaN, which
-it masks: a shape that stays is compiled once. Of MNIST, 3,000 images are the pool and 2,000 the
-test.
+The model is given all training rows with the targets that are not known yet as NaN, which it masks:
+a shape that stays is compiled once.
 """
 
 import argparse
@@ -29,47 +28,38 @@ import stored
 import bnn_ppl as bnn
 
 TABLES = ["yacht", "energy", "boston", "digits"]
-OF_NUMBERS, OF_CLASSES = ["random", "variance", "epig"], ["random", "bald", "batchbald"]
-RULES = {"digits": OF_CLASSES, "mnist": OF_CLASSES}
-NUM_FIRST, NUM_BATCH, NUM_ROUNDS = 20, 10, {"mnist": 8}
+RULES = {"regression": ["random", "variance", "epig"], "digits": ["random", "bald", "batchbald"]}
+NUM_FIRST, NUM_BATCH, NUM_ROUNDS = 20, 10, 6
 LENGTH = {"num_chains": 2, "num_warmup": 150, "num_draws": 50}
-TRAINING = {"num_chains": 1, "num_draws": 50}
-POOL, TEST = 3000, 2000  # images of MNIST
 COLUMNS = ["data", "rule", "seed", "rows", "error"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=TABLES, choices=[*TABLES, "mnist"])
+    parser.add_argument("--data", nargs="+", default=TABLES, choices=TABLES)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "acquisition.csv")
     args = parser.parse_args()
     for name in args.data:
         for seed in range(args.seeds):
-            for rule in RULES.get(name, OF_NUMBERS):
+            for rule in RULES.get(name, RULES["regression"]):
                 keys = {"data": name, "rule": rule, "seed": seed}
-                rounds = NUM_ROUNDS.get(name, 6)
-                if stored.done(args.results, **keys, rows=NUM_FIRST + rounds * NUM_BATCH):
+                if stored.done(args.results, **keys, rows=NUM_FIRST + NUM_ROUNDS * NUM_BATCH):
                     continue
-                found = list(curve(rule, seed, rounds, *problem(name, args.data_dir)))
+                found = list(curve(rule, seed, *problem(name, args.data_dir)))
                 for rows, error in found:  # whole: a curve that is cut short is run again
                     row = {**keys, "rows": rows, "error": float(f"{error:.4g}")}
                     print(row, flush=True)
                     stored.append(args.results, row, COLUMNS)
 
 
-def problem(name: str, folder: Path | None) -> tuple[Any, Any, Any]:
-    """Give the data, the model of them and how it is fitted."""
-    if name == "mnist":
-        data = bnn.data.load("mnist", subset=POOL, data_dir=folder)
-        data = data._replace(test=data.test._replace(x=data.test.x[:TEST], y=data.test.y[:TEST]))
-        net = partial(bnn.nets.LeNet5, (28, 28, 1), 10, widths=(32, 64), hidden=(128,))
-        return data, bnn.models.classifier(net, bnn.priors.fan_in(1.77)), dropped_out
+def problem(name: str, folder: Path | None) -> tuple[Any, Any]:
+    """Give the data and the model of them."""
     data = bnn.data.load(name, **({} if name == "digits" else {"split": 0, "data_dir": folder}))
     outputs = data.num_classes or 1
     net = partial(bnn.nets.MLP, data.train.x[0].size, (30 if outputs > 1 else 20,), outputs)
-    return data, partial(classifier if outputs > 1 else regressor, net), sampled
+    return data, partial(classifier if outputs > 1 else regressor, net)
 
 
 # The scale of the prior that `bnn-ppl run` finds for the digits is five times that of the tables.
@@ -94,31 +84,18 @@ def known(y: jax.Array | None) -> jax.Array | bool:
     return True if y is None else ~jnp.isnan(y)
 
 
-def sampled(key: jax.Array, model: Any, rows: Any, chosen: np.ndarray) -> tuple[Any, Any]:
-    x, y = rows
-    labelled = np.where(np.isin(np.arange(len(x)), chosen), y, np.nan)
-    posterior = bnn.condition(model, (x, labelled))
-    method = bnn.hmc(posterior, max_num_steps=64)
-    return posterior, bnn.run(key, posterior, method, **LENGTH, progress=False, verdict=False)
-
-
-def dropped_out(key: jax.Array, model: Any, rows: Any, chosen: np.ndarray) -> tuple[Any, Any]:
-    x, y = rows
-    posterior = bnn.condition(model, (x[chosen], y[chosen].astype(int)))
-    method = bnn.mc_dropout(posterior, rate=0.5)
-    return posterior, bnn.run(key, posterior, method, **TRAINING, progress=False, verdict=False)
-
-
-def curve(
-    rule: str, seed: int, num_rounds: int, data: Any, model: Any, fit: Any
-) -> Iterator[tuple[int, float]]:
+def curve(rule: str, seed: int, data: Any, model: Any) -> Iterator[tuple[int, float]]:
     """Give the number of labelled rows and the test error, after each batch."""
     x, y = map(np.asarray, data.train)
     y = y.reshape(len(y)).astype(float)
     rng = np.random.default_rng(seed)  # the first rows of each rule are the same
     chosen = rng.choice(len(x), NUM_FIRST, replace=False)
-    for number in range(num_rounds + 1):
-        posterior, draws = fit(jax.random.key(1_000 * seed + number), model, (x, y), chosen)
+    for number in range(NUM_ROUNDS + 1):
+        labelled = np.where(np.isin(np.arange(len(x)), chosen), y, np.nan)
+        posterior = bnn.condition(model, (x, labelled))
+        method = bnn.hmc(posterior, max_num_steps=64)
+        key = jax.random.key(1_000 * seed + number)
+        draws = bnn.run(key, posterior, method, **LENGTH, progress=False, verdict=False)
         yield len(chosen), _error(data, bnn.predict(posterior, draws, data.test))
         rest = np.setdiff1d(np.arange(len(x)), chosen)
         if rule == "random":
