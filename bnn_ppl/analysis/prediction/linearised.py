@@ -181,9 +181,9 @@ def _has_parameter(posterior: Posterior, values: Values) -> bool:
     if _parameter(found[0]) is not None:
         return True
     warn(
-        f"got a likelihood {type(innermost(found[0])).__name__} without loc or logits, and no "
-        "network of random_network, expected either to linearise: draws predict with the model "
-        "itself, often badly"
+        "predictions are not linearised: the model has no network of random_network, and its "
+        f"{type(innermost(found[0])).__name__} no loc or logits; those of a network are then often "
+        "too wide"
     )
     return False
 

@@ -30,7 +30,10 @@ _MOST_THIN = 300
 
 @describe(MINIBATCHES, length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart")
 def sgnht(
-    posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.1
+    posterior: Posterior,
+    step_size: float | Schedule | None = None,
+    *,
+    friction: float | None = None,
 ) -> Method:
     r"""Stochastic-gradient Nosé-Hoover thermostat: friction that adapts to the minibatch noise.
 
@@ -62,10 +65,10 @@ def sgnht(
         Step size h, a number or a schedule, in units of time: the square root of the step size of
         :func:`bnn_ppl.sgld`. None: tuned in warm-up, with a diagonal mass matrix.
     friction
-        Strength A of the injected noise, which is also the initial friction. With less, and no
-        noise of minibatches, the friction oscillates ever more widely, and the explicit steps heat
-        the chain: of a standard Gaussian, the variance is 1.6 times too large with 0.01 and steps
-        of 0.35, and between 0.99 and 1.09 with 0.1.
+        Strength A of the injected noise, which is also the initial friction. By default
+        0.1 (1 + 3 / d). With less, and no noise of minibatches, :math:`\xi` oscillates ever more
+        widely, and the explicit steps heat the chain: of a standard Gaussian, the variance is 1.6
+        times too large with 0.01 and steps of 0.35, and within 4 % with the default.
 
     Raises
     ------
@@ -74,6 +77,8 @@ def sgnht(
     """
     from blackjax.sgmcmc import sgnht as kernels
 
+    if friction is None:
+        friction = 0.1 * (1 + 3 / posterior.num_weights)
     check_positive("friction", friction)
     thermostat = kernels.build_kernel(friction)
     settings = {"method": "sgnht", "friction": friction}
