@@ -67,11 +67,11 @@ def condition(
     data
         A pair ``(x, y)``: y an array (rows, ...), or a dict of these by site for several observed
         sites; x an array or a tree of arrays (rows, ...); lists of numbers and tables count as
-        arrays. NaN in y is a missing target, which the model must mask; so are the numbers outside
-        a discrete support that it masks, such as the label -1. Or rows that stay on disk, from
-        :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text with
-        as many words as classes, one-hot rows, or 1 to K (with a warning); predictions then keep
-        their names.
+        arrays. NaN in y is a missing target, which the model must mask; masked numbers outside a
+        discrete support, such as the label -1, also count as missing. Or rows that stay on disk,
+        from :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text
+        with as many words as classes, one-hot rows, or 1 to K (with a warning); predictions then
+        keep their names.
     temperature
         T > 0. Below 1 a cold, above 1 a warm posterior.
     tempered

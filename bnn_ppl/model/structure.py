@@ -301,9 +301,8 @@ def check_classes(model: Callable, stream: Stream, data: Data) -> None:
 
 
 def _refuse_site(site: dict) -> None:
-    if site["type"] != "mutable":
-        return
-    if not all(map(_is_of_keys, jax.tree.leaves(site["value"]))):
+    of_keys = site["type"] == "mutable" and all(map(_is_of_keys, jax.tree.leaves(site["value"])))
+    if site["type"] == "mutable" and not of_keys:
         raise ValueError(
             f"got the mutable state {site['name']!r}, expected only sample sites: use layers "
             "without running statistics (LayerNorm, GroupNorm)"
@@ -320,7 +319,7 @@ def _refuse_site(site: dict) -> None:
     if isinstance(law, dist.Delta):
         raise ValueError(
             f"got the latent site {site['name']!r} of Delta, expected a distribution with a "
-            "density: record a value that others decide by numpyro.deterministic"
+            "density: record a computed value with numpyro.deterministic"
         )
 
 

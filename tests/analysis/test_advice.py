@@ -183,7 +183,7 @@ def test_divergences_of_a_noise_that_goes_to_0():
         return posterior, draws, int(draws.sample_stats.diverging.sum())
 
     posterior, draws, count = diverging(model)
-    assert told(posterior, draws, "divergences").startswith("a noise that is bounded below")
+    assert told(posterior, draws, "divergences").startswith("a noise that is bounded further")
     assert diverging(partial(model, floor=0.1))[-1] < count / 2
 
 

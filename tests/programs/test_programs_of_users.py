@@ -16,6 +16,7 @@ from numpyro.infer.util import log_density
 from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X, weights
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.verdict.training_rows import predict_training_rows
 
 
 def conditioned(name):
@@ -655,6 +656,22 @@ def test_marks_of_labels_that_a_mask_hides_count_for_nothing(mark):
         ValueError, match=r"got y from -?\d+ to \d+ at site 'y', expected from 0 to 2"
     ):
         bnn.condition(hidden_labels, (X, np.where(y == 2, 7, y)))
+
+
+def test_marks_of_counts_that_a_mask_hides_count_for_nothing_in_the_verdict():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 0.1).expand([2]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            rates = jnp.exp(x @ w)[:, None] * jnp.ones(2)
+            shown = True if y is None else y >= 0
+            numpyro.sample("y", dist.Poisson(rates).mask(shown).to_event(1), obs=y)
+
+    y = np.ones((ROWS, 2), int)
+    y[3, 1] = -9999
+    posterior = bnn.condition(model, (X, y))
+    found = predict_training_rows(posterior, few_draws(posterior))
+    assert (found.known == (y >= 0)).all()
+    np.testing.assert_array_equal(found.y_average, 1.0)
 
 
 def test_classes_under_a_mask_keep_their_names():

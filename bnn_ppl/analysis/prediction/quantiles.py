@@ -291,7 +291,8 @@ def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Arra
         ends = jnp.full(shape, -most), jnp.full(shape, most)
         _, high = jax.lax.fori_loop(0, kind.bits, halve, ends)
         found = _float_at(high)
-        found = jnp.round(found) + 0.0 if discrete else found  # not -0
+        found = jnp.round(found) if discrete else found
+        found = jnp.where(found == 0, 0.0, found)  # not -0
         return jnp.where(jnp.isnan(_below(each, weights, found)), jnp.nan, found)
 
     return jax.lax.map(one, levels)

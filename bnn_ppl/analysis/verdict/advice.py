@@ -61,7 +61,7 @@ def of_inputs(
     guess = _guess(sample, posterior.num_rows)
     if guess is None or not depends_on_x(posterior, sample):
         return
-    if sample.kind == "mean" and _is_constant(sample):
+    if sample.kind == "mean" and _is_constant(posterior):
         # A noise without a lower bound then has no posterior, whatever is drawn of it.
         kind = "uninformative" if advice.settled else "constant"
         yield Finding(kind, "y is the same in all rows", "rows in which y differs")
@@ -92,9 +92,11 @@ def of_inputs(
         )
 
 
-def _is_constant(sample: RowSample) -> bool:
-    y, known = (values.reshape(len(sample.y), -1).T for values in (sample.y, sample.known))
-    return not any(np.ptp(output[has]) for output, has in zip(y, known, strict=True) if has.any())
+def _is_constant(posterior: Posterior) -> bool:
+    """Say whether y is real and one number; counts may all be 0 for a reason."""
+    y = np.asarray(posterior.rows.examples[1])
+    known = (output[~np.isnan(output)] for output in y.reshape(len(y), -1).T)
+    return y.dtype.kind == "f" and not any(np.ptp(output) for output in known if len(output))
 
 
 def _unseen(

@@ -45,6 +45,7 @@ _ADVICE = {
 
 
 _MOST_RATIO_OF_NOISE = 4  # of the sd of y in a typical draw to that in one of fifty
+_SMALL_NOISE = 0.05  # that one, as a share of the spread of y
 # What acceptance may fall short of the target of warm-up before warm-up counts as cut short.
 _MOST_SHORT_OF_TARGET = 0.1
 # What makes the steps shorter of methods that find their size by it.
@@ -236,10 +237,12 @@ def shorter_steps(draws: Any) -> str:
 
 def _goes_to_0(sample: RowSample) -> bool:
     """Say whether the noise is near 0 in some draws, where no step is short enough."""
-    if sample.kind != "mean" or sample.sd is None:
+    if sample.kind != "mean" or sample.sd is None or sample.y.dtype.kind != "f":
         return False
-    typical, least = np.quantile(sample.sd.mean(axis=tuple(range(2, sample.sd.ndim))), (0.5, 0.02))
-    return bool(least < typical / _MOST_RATIO_OF_NOISE)
+    sd = sample.sd.mean(axis=tuple(range(2, sample.sd.ndim)))
+    typical, least = np.quantile(sd, (0.5, 0.02), axis=1)
+    small = (least < typical / _MOST_RATIO_OF_NOISE) & (least < _SMALL_NOISE * sample.y.std())
+    return bool(small.any())
 
 
 def _missed_target(draws: Any) -> str:
@@ -274,7 +277,7 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
             f"{advice}"
         )
     elif _goes_to_0(sample):
-        advice = "a noise that is bounded below, as by priors.noise(floor)"
+        advice = "a noise that is bounded further from 0, as by priors.noise(floor)"
     else:
         advice = _missed_target(draws) or advice
     if whole.all():

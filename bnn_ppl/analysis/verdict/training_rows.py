@@ -145,8 +145,12 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
         return values.reshape(*weights.shape, *values.shape[1:])
 
     y, num_classes = np.asarray(y_seen), center.shape[-1] if kind == "probs" else None
-    average = _average(np.asarray(posterior.rows.examples[1]), row_weights, num_classes)
-    known = _known(y, num_classes)
+    every_y = np.asarray(posterior.rows.examples[1])
+    support = None
+    if num_classes is None and y.dtype.kind == "i" and every_y.min() < 0:
+        support = _support_of_y(posterior, sites, x)
+    average = _average(every_y, row_weights, num_classes, support)
+    known = _known(y, num_classes, support)
     if not known.all():
         y = np.where(known, y, average if num_classes is None else average.argmax())
     with np.errstate(divide="ignore"):
@@ -186,13 +190,17 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
 
 def support_of_y(posterior: Posterior, sample: RowSample) -> Any:
     """Give the support of a number of y, by a draw."""
-    first = {site: values[:1, :1] for site, values in sample.sites.items()}
+    return _support_of_y(posterior, sample.sites, sample.x)
+
+
+def _support_of_y(posterior: Posterior, sites: dict[str, Any], x: Tree) -> Any:
+    first = {site: values[:1, :1] for site, values in sites.items()}
     block, _ = next(in_blocks(sites_to_judge(posterior, first), np.ones((1, 1))))
 
     def tell(law: dist.Distribution) -> Any:
         return element_support(uncensored(law).support)
 
-    return told_of_first(predictive_of(posterior), block, sample.x, tell)
+    return told_of_first(predictive_of(posterior), block, x, tell)
 
 
 def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
@@ -203,9 +211,11 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     return -(-num_draws // chosen)
 
 
-def _known(y: np.ndarray, num_classes: int | None) -> np.ndarray:
-    """Say which values are neither NaN nor, outside the classes, marks of missing labels."""
+def _known(y: np.ndarray, num_classes: int | None, support: Any = None) -> np.ndarray:
+    """Say which values are neither NaN nor, outside the support, marks of missing ones."""
     known = ~np.isnan(y)
+    if support is not None:
+        known &= np.asarray(support(y))
     return known if num_classes is None else known & (y >= 0) & (y < num_classes)
 
 
@@ -214,9 +224,11 @@ def _as_classes(y: np.ndarray) -> np.ndarray:
     return y.astype(int) if y.dtype.kind == "f" and not (y % 1).any() else y
 
 
-def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
+def _average(
+    y: np.ndarray, weights: np.ndarray, num_classes: int | None, support: Any = None
+) -> np.ndarray:
     """Average what is known of y; of classes, give their frequencies."""
-    counts = weights.reshape(-1, *(1,) * (y.ndim - 1)) * _known(y, num_classes)
+    counts = weights.reshape(-1, *(1,) * (y.ndim - 1)) * _known(y, num_classes, support)
     y = np.nan_to_num(y) if num_classes is None else _as_classes(np.nan_to_num(y))
     if num_classes is None or y.dtype.kind not in "iub":
         return (counts * y.astype(float)).sum(0) / np.maximum(counts.sum(0), 1e-38)

@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.distribution_functions import distribution_function
+from bnn_ppl.analysis.prediction.quantiles import _solve
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 ROWS = 5
@@ -91,6 +92,12 @@ def test_one_huge_draw_leaves_the_quantiles_of_the_others():
     np.testing.assert_array_equal(counts, st.poisson(3).ppf(shares))
     np.testing.assert_allclose(wide, st.lognorm(4).ppf([0.05, 0.5, 0.95]), rtol=1e-4)
     assert np.isnan(none).all()
+
+
+def test_a_quantile_of_counts_is_not_minus_0():
+    each = jax.vmap(dist.Poisson)(jnp.full((2, 3), 0.01))
+    found = np.asarray(_solve(each, jnp.ones(2), jnp.array([0.1, 0.5])))
+    assert not found.any() and not np.signbit(found).any()
 
 
 def test_a_probability_that_rounds_to_1_is_refused():
