@@ -7,6 +7,7 @@ made anew, from the program's arguments.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -69,7 +70,9 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     leaves, structure = jax.tree.flatten(_in_order(tree))
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     places = [i for i in _places(leaves, structure) if known and _is_real(leaves[i])]
-    return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
+    # JAX goes on using what it made of an array of NumPy's in single precision, also in double.
+    numbers = [copy(leaves[i]) if isinstance(leaves[i], np.ndarray) else leaves[i] for i in places]
+    return numbers, partial(_replaced, leaves, structure, places)
 
 
 def arrays_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:

@@ -17,6 +17,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor, network
 from bnn_ppl.methods.method import METHODS
+from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS
 from bnn_ppl.runtime.compilation import programs
 from bnn_ppl.sampling.loop import compiled_loop
 
@@ -498,6 +499,26 @@ def test_a_likelihood_by_name_predicts_in_the_units_of_y(tmp_path):
     kind = BayesianClassifier("hmc", likelihood="ordinal", prior_scale=1.0, **SHORT)
     kind.method_options = STEPS
     assert kind.fit(X, np.digitize(Y, [95, 105])).likelihood_.num_outputs == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(LIKELIHOODS))
+def test_each_likelihood_predicts_and_so_does_its_folder(name, tmp_path):
+    described = LIKELIHOODS[name]
+    shares, counts = np.tile([0.2, 0.7], len(X) // 2), np.arange(len(X)) % 3
+    y = shares if described.targets.allowed(shares).all() else counts
+    y = counts % 2 if name == "bernoulli" else y
+    kind = BayesianClassifier if described.targets.of_classes else BayesianRegressor
+    frame = pandas.DataFrame(X, columns=list("abc")).assign(n=3)
+    columns = bnn.data.Columns(**dict.fromkeys(described.required, "n"))
+    few = {"hidden": 2, "prior_scale": 1.0, "num_chains": 1, "num_warmup": 5, "num_draws": 2}
+    few |= {"random_state": 0, "folder": tmp_path / "run"}
+    fitted = kind("descent", likelihood=name, columns=columns, **few).fit(frame, y)
+    of_folder = bnn.predict(tmp_path / "run", x=frame)
+    if described.targets.of_classes:
+        np.testing.assert_allclose(fitted.predict_proba(frame), of_folder["probs"], rtol=1e-3)
+    else:
+        np.testing.assert_allclose(fitted.predict(frame), of_folder["mean"], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from marks import quick_first, some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods import method
-from bnn_ppl.model.recipe import like, recipe_of
+from bnn_ppl.model.recipe import like, numbers_of, recipe_of
 from bnn_ppl.runtime.compilation import programs
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 
@@ -34,6 +34,16 @@ SITES = [f"net.layers.{i}.{kind}" for i in (0, 1) for kind in ("bias", "kernel")
 
 def posterior(prior, noise=None):
     return bnn.condition(bnn.models.regressor(NET, prior, noise), (X, Y))
+
+
+def test_an_array_that_single_precision_took_is_itself_in_double_precision():
+    array = np.array([1 / 3, 2 / 3])
+    taken = jax.make_jaxpr(lambda: jnp.sin(array))()
+    program = programs.compiled_once(lambda numbers: 2 * numbers[0])
+    with jax.enable_x64(True):
+        found = np.asarray(program(numbers_of([array])[0]))
+    np.testing.assert_array_equal(found, 2 * array)
+    assert taken is not None  # by which JAX keeps what it made of the array
 
 
 @quick_first("name", some_quick(PRIORS, ("normal", "mixture")))
