@@ -18,6 +18,7 @@ from bnn_ppl.estimators.rows import (
     checked_y,
     class_weights,
     labels_of,
+    order_of,
     weights_of_rows,
 )
 from bnn_ppl.methods.method import PredictiveForm
@@ -43,8 +44,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         log-likelihoods of their rows are multiplied, as by `sample_weight`; or "balanced", rows
         over classes times rows of the class.
     likelihood
-        "auto" is "categorical"; "ordinal" takes the labels as ordered, "bernoulli" two labels by
-        one output: see :mod:`bnn_ppl.likelihoods`.
+        "auto" is "categorical"; "ordinal" takes the labels in the order of `classes_`,
+        "bernoulli" two labels by one output: see :mod:`bnn_ppl.likelihoods`.
     columns
         What columns of X are for, as in ``bnn_ppl.data.Columns(drop=("id",), exposure="days")``:
         left out, categories, row weights, or for the likelihood; of an array by their numbers,
@@ -155,33 +156,45 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         return self._fit(X, y, sample_weight, None)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "BayesianClassifier":
-        y = labels_of(y)
-        rows = checked_rows(self, X, y, sample_weight, self.columns)
-        check_classification_targets(rows.y)
-        rows = rows._replace(weights=class_weights(self.class_weight, rows, classes))
-        if classes is None:
-            self.classes_, numbers = numbered(rows.y)
-        else:
-            self.classes_ = np.unique(classes)
-            numbers = self._numbers(rows.y)
-        if len(self.classes_) < 2:
-            raise ValueError("got y with only one class, expected at least 2 classes")
-        missing = self.classes_[np.setdiff1d(np.arange(len(self.classes_)), numbers)].tolist()
-        if missing and self.likelihood == "ordinal":
+        y, order = labels_of(y), order_of(y)
+        with self._as_before_if_it_fails():
+            rows = checked_rows(self, X, y, sample_weight, self.columns)
+            check_classification_targets(rows.y)
+            rows = rows._replace(weights=class_weights(self.class_weight, rows, classes))
+            if classes is None:
+                self.classes_, numbers = numbered(rows.y)
+            else:
+                self.classes_ = np.unique(classes)
+                numbers = self._numbers(rows.y)
+            if len(self.classes_) < 2:
+                raise ValueError("got y with only one class, expected at least 2 classes")
+            if self.likelihood == "ordinal":
+                self._check_order(numbers, order)
+            rows = rows._replace(y=numbers)
+            columns = rows.columns_of_likelihood()
+            self.likelihood_ = likelihood_of(self.likelihood, numbers, columns, of_classes=True)
+            self._sample(rows, rows.scalings()[0], None)
+        return self
+
+    def _check_order(self, numbers: np.ndarray, order: list[Any] | None) -> None:
+        """Refuse classes of which some do not occur, or that are in another order by name."""
+        classes = self.classes_.tolist()
+        missing = self.classes_[np.setdiff1d(np.arange(len(classes)), numbers)].tolist()
+        if missing:
             raise ValueError(
                 f"got first rows without the label {missing[0]!r} for likelihood='ordinal', "
                 "expected each, which its cut points start from: give rows of each at first"
             )
-        if self.likelihood == "ordinal" and self.classes_.dtype.kind not in "iufb":
-            warn(
-                f"classes of likelihood='ordinal' in the order {listed(self.classes_.tolist())}: "
-                "number them for another"
+        if order is not None and [each for each in order if each in classes] != classes:
+            raise ValueError(
+                f"got y of categories in the order {listed(order)} for likelihood='ordinal', "
+                f"expected {listed(classes)}, as classes_ are sorted: fit to y.cat.codes"
             )
-        rows = rows._replace(y=numbers)
-        columns = rows.columns_of_likelihood()
-        self.likelihood_ = likelihood_of(self.likelihood, numbers, columns, of_classes=True)
-        self._sample(rows, rows.scalings()[0], None)
-        return self
+        if order is None and self.classes_.dtype.kind not in "iufb":
+            warn(
+                f"classes of likelihood='ordinal' in the order {listed(classes)}: number them for "
+                "another"
+            )
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None

@@ -6,8 +6,8 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +88,17 @@ class BayesianNetwork(BaseEstimator):
             )
             self.posterior_ = self._conditioned()
 
+    @contextmanager
+    def _as_before_if_it_fails(self) -> Iterator[None]:
+        """Leave a fit that fails, or is interrupted, without effect: draws belong to their rows."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _sample(self, rows: Rows, x: MeanScale, y: MeanScale | None) -> None:
         """Sample the posterior given rows, which are standardised by `x` and `y`."""
         if jax.config.values["jax_num_cpu_devices"] == -1 and "XLA_FLAGS" not in os.environ:
@@ -134,9 +145,10 @@ class BayesianNetwork(BaseEstimator):
         weights, of_table = weights_of_rows(sample_weight, x), new_weights(self, X)
         if of_table is not None:
             weights = of_table if weights is None else weights * of_table
-        self._train, self._weighted = joined(self._train, self._weighted, x, y, weights)
-        self.posterior_ = self._conditioned()
-        self._run(jax.random.fold_in(self._key(), len(self._train[1])), init=self.draws_)
+        with self._as_before_if_it_fails():
+            self._train, self._weighted = joined(self._train, self._weighted, x, y, weights)
+            self.posterior_ = self._conditioned()
+            self._run(jax.random.fold_in(self._key(), len(self._train[1])), init=self.draws_)
 
     def _key(self) -> jax.Array:
         return jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))

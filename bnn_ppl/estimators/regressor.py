@@ -105,21 +105,22 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             argument is out of range.
         """
         refuse_texts(y)
-        rows = checked_rows(self, X, y, sample_weight, self.columns, **_OF_Y)
-        of_x, of_y = rows.scalings()
-        if not is_standardised(self.likelihood):
-            of_y = UNCHANGED
-        one = rows.y.ndim == 1
-        self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
-        self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
-        scaled = (rows.y - self.y_mean_) / self.y_scale_
-        columns = rows.columns_of_likelihood()
-        self.likelihood_ = likelihood_of(self.likelihood, scaled, columns, of_classes=False)
-        if self.likelihood_ is not None:
-            refuse_of_normal(self.likelihood, noise=self.noise, covariance=self.covariance)
-        self._floor_of_x = usual_noise_floor(scaled)
-        self._take_noise("learnt" if self._noise_is_open() else self.noise)
-        self._sample(rows, of_x, of_y)
+        with self._as_before_if_it_fails():
+            rows = checked_rows(self, X, y, sample_weight, self.columns, **_OF_Y)
+            of_x, of_y = rows.scalings()
+            if not is_standardised(self.likelihood):
+                of_y = UNCHANGED
+            one = rows.y.ndim == 1
+            self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
+            self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
+            scaled = (rows.y - self.y_mean_) / self.y_scale_
+            columns = rows.columns_of_likelihood()
+            self.likelihood_ = likelihood_of(self.likelihood, scaled, columns, of_classes=False)
+            if self.likelihood_ is not None:
+                refuse_of_normal(self.likelihood, noise=self.noise, covariance=self.covariance)
+            self._floor_of_x = usual_noise_floor(scaled)
+            self._take_noise("learnt" if self._noise_is_open() else self.noise)
+            self._sample(rows, of_x, of_y)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianRegressor":

@@ -271,6 +271,12 @@ def labels_of(y: Any) -> Any:
     return np.asarray(getattr(y, "columns", np.arange(rows.shape[1])))[rows.argmax(1)]
 
 
+def order_of(y: Any) -> list[Any] | None:
+    """Give the categories of an ordered categorical of pandas, in their order; None of others."""
+    dtype = getattr(y, "dtype", None)
+    return list(dtype.categories) if getattr(dtype, "ordered", False) else None
+
+
 def class_weights(class_weight: Any, rows: Rows, classes: Any = None) -> np.ndarray | None:
     """Give the weights of the rows, times those of their classes; `classes` are by default y's.
 

@@ -185,6 +185,10 @@ def test_the_order_of_texts_is_told():
     labels = np.where(PRICE > 150, "low", "high")
     with pytest.warns(UserWarning, match="classes of likelihood='ordinal' in the order high, low:"):
         BayesianClassifier(**FEW, likelihood="ordinal").fit(FRAME, labels)
+    ordered = pandas.Series(pandas.Categorical(labels, ["low", "high"], ordered=True))
+    with pytest.raises(ValueError, match="got y of categories in the order low, high for") as error:
+        BayesianClassifier(**FEW, likelihood="ordinal").fit(FRAME, ordered)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("labels", [[1.0, 2.0], [0.0, 1.0], [3, 7], [False, True]])
@@ -271,3 +275,20 @@ def test_scikit_learns_tools_take_frames():
         best, frame.dropna(), ["area", "city"], categorical_features=["city"], grid_resolution=4
     )
     assert [len(each["average"][0]) for each in shown.pd_results] == [4, 3]
+
+
+@pytest.mark.parametrize("again", ["fit", "partial_fit"])
+def test_a_fit_that_is_interrupted_leaves_the_earlier_one(monkeypatch, again):
+    x, y = FRAME[["area"]], PRICE.to_numpy()
+    fitted = BayesianRegressor(**FEW).fit(x[:30], y[:30])
+    before = fitted.predict(x)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bnn, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(fitted, again)(x[30:], 100 * y[30:])
+    assert len(fitted.posterior_.data[1]) == len(fitted._train[1]) == 30
+    np.testing.assert_array_equal(fitted.predict(x), before)
