@@ -251,6 +251,10 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         most_probable = self.predict_proba(X).argmax(1)
         return self.classes_[most_probable]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Give the share of rows whose label is predicted, y being as for `fit`."""
+        return super().score(X, labels_of(y), sample_weight)
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draw labels (rows, samples), each sample of all rows by one draw of the weights.
 

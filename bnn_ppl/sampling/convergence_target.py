@@ -59,8 +59,6 @@ def target_of(
 def _some_rows(posterior: Posterior, x: Tree) -> Tree:
     """Take the same rows each time; refuse, before anything is drawn, what cannot be predicted."""
     x = checked_inputs(posterior, posterior.rows.examples[0] if x is None else x)
-    if not len(jax.tree.leaves(x)[0]):
-        raise ValueError("got until= with an x of no rows, expected some: give inputs to predict")
     x = spread(x, _MOST_ROWS)
 
     def predicted(values: Tree) -> Tree:

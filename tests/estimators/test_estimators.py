@@ -240,6 +240,7 @@ def test_one_hot_rows_are_the_labels_of_their_columns():
     np.testing.assert_array_equal(*(each.predict(X) for each in fitted))
     numbers = BayesianClassifier("mfvi", **SHORT).fit(X.tolist(), one_hot.to_numpy().tolist())
     assert numbers.classes_.tolist() == [0, 1]
+    assert fitted[1].score(X, one_hot) == fitted[0].score(X, names)
 
 
 @pytest.mark.thorough

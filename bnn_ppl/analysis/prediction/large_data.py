@@ -40,7 +40,7 @@ def rows_of(
     Raises
     ------
     ValueError
-        If there are no rows, or `size` is below 1; of rows in memory, as :func:`rows_to_predict`.
+        If `size` is below 1; of rows in memory, as :func:`rows_to_predict`.
     """
     if isinstance(data, Stream):
         num_rows, size = data.num_rows, _OF_STREAM if size is None else size
@@ -48,8 +48,6 @@ def rows_of(
         x, y = rows_to_predict(posterior, data)
         num_rows = len(jax.tree.leaves(x)[0])
         size = num_rows if size is None else size
-    if num_rows < 1:
-        raise ValueError("got no rows to predict, expected at least one")
     if size < 1:
         raise ValueError(f"got batch_size={size} for {num_rows} rows, expected at least 1")
 

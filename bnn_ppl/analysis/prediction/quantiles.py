@@ -199,7 +199,11 @@ def _of_mixture(
 def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     """Give probabilities as an array; refuse what is not strictly between 0 and 1."""
     levels = jnp.atleast_1d(jnp.asarray(quantiles, float))  # in JAX's precision
-    if levels.ndim != 1 or not levels.size or not ((levels > 0) & (levels < 1)).all():
+    if levels.ndim != 1 or not levels.size:
+        raise ValueError(
+            f"got quantiles of shape {levels.shape}, expected a probability or a list of some"
+        )
+    if not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"got quantiles={quantiles}, expected probabilities between 0 and 1")
     return levels
 

@@ -168,6 +168,8 @@ def _checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) ->
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
         raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
+    if not len(jax.tree.leaves(x)[0]):
+        raise ValueError("got inputs x of no rows, expected at least one")
     means = "predictions for these rows are NaN unless the model handles such values"
     _warn_of_nonfinite("x", x, first, means)
     return x

@@ -615,6 +615,14 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, draws, [[1.0, 2.0, 3.0], [1.0], [2.0]]),
         r"got x as a list whose rows differ in length, expected an array",
     ),
+    "no rows": (
+        lambda posterior, draws: bnn.predict(posterior, draws, X[:0]),
+        "got inputs x of no rows, expected at least one",
+    ),
+    "no rows to draw y for": (
+        lambda posterior, draws: bnn.predictive_draws(jax.random.key(0), posterior, draws, X[:0]),
+        "got inputs x of no rows, expected at least one",
+    ),
     "one row as inputs": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X[0], None)),
         r"got inputs x of shape \(3,\), expected rows of \(3,\) as in the data conditioned on",

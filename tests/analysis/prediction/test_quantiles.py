@@ -142,6 +142,8 @@ def test_classes_and_wrong_levels_are_refused():
         bnn.predict_quantiles(posterior, draws, X, LEVELS)
     with pytest.raises(ValueError, match=r"got quantiles=\(0.5, 1\), expected probabilities"):
         bnn.predict_quantiles(posterior, draws, X, (0.5, 1))
+    with pytest.raises(ValueError, match=r"got quantiles of shape \(1, 2\), expected"):
+        bnn.predict_quantiles(posterior, draws, X, [[0.1, 0.9]])
 
 
 def test_values_of_another_shape_are_refused():
