@@ -58,6 +58,14 @@ def likelihood_of(
     )
 
 
+def check_more_targets(
+    likelihood: Likelihood | None, y: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse targets of later rows that those of the first rows could not be, unless classes."""
+    if likelihood is not None and not LIKELIHOODS[likelihood.name].targets.of_classes:
+        likelihood_of(likelihood.name, y, columns, of_classes=False)
+
+
 def _refuse_columns_of_others(name: str, columns: Mapping[str, np.ndarray]) -> None:
     for role in columns:
         takers = [each.name for each in LIKELIHOODS.values() if role in each.columns]

@@ -23,6 +23,8 @@ from sklearn.utils.validation import validate_data
 import bnn_ppl as bnn
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.data.tables.roles import apart
+from bnn_ppl.estimators.likelihoods import check_more_targets
 from bnn_ppl.estimators.rows import Rows, is_large, joined, weights_of_rows
 from bnn_ppl.estimators.stored import same_estimator, settings_of
 from bnn_ppl.estimators.tables import new_table, new_weights
@@ -142,6 +144,7 @@ class BayesianNetwork(BaseEstimator):
             )
         x = self._standardised(X, np.dtype(np.float32))
         check_consistent_length(x, y)
+        check_more_targets(self.likelihood_, y, apart(x, self._roles)[1] if self._roles else {})
         weights, of_table = weights_of_rows(sample_weight, x), new_weights(self, X)
         if of_table is not None:
             weights = of_table if weights is None else weights * of_table

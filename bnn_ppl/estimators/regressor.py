@@ -12,7 +12,7 @@ from bnn_ppl.data.standardise import UNCHANGED
 from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of, refuse_of_normal
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.predictions import covariance_of, draws_of_y, predicted, quantiles_of
-from bnn_ppl.estimators.rows import checked_rows, checked_y, refuse_texts
+from bnn_ppl.estimators.rows import checked_rows, checked_y, refuse_no_numbers
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
@@ -104,7 +104,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, a weight is negative, or an
             argument is out of range.
         """
-        refuse_texts(y)
+        refuse_no_numbers(y)
         with self._as_before_if_it_fails():
             rows = checked_rows(self, X, y, sample_weight, self.columns, **_OF_Y)
             of_x, of_y = rows.scalings()
@@ -142,7 +142,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         """
         if not hasattr(self, "draws_"):
             return self.fit(X, y, sample_weight)
-        refuse_texts(y)
+        refuse_no_numbers(y)
         y = checked_y(self, y, **_OF_Y)
         if np.shape(y)[1:] != np.shape(self.y_mean_):
             raise ValueError(

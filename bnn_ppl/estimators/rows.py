@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -243,10 +244,16 @@ def _refuse_sites(y: Any) -> None:
         )
 
 
-def refuse_texts(y: Any) -> None:
-    """Refuse texts as y of a regression, and y of several sites."""
+def refuse_no_numbers(y: Any) -> None:
+    """Refuse texts, dates and durations as y of a regression, and y of several sites."""
     _refuse_sites(y)
     values = np.asarray(y)
+    first = values.flat[0] if values.size else None
+    if values.dtype.kind in "mM" or isinstance(first, date | timedelta):
+        raise ValueError(
+            "got y of dates or durations, expected numbers: convert y, as by "
+            "(y - y.min()).dt.total_seconds()"
+        )
     cells = values.flat if values.dtype.kind in "OSU" else ()
     text = next((cell for cell in cells if isinstance(cell, str | bytes)), None)
     if text is not None:

@@ -78,6 +78,9 @@ def learnt_table(x: Any, columns: Columns | None, used: np.ndarray) -> Table:
             "bnn_ppl.data.Columns(drop=('id',), exposure='days')"
         )
     _refuse_splits(columns)
+    levels = next((name for name in getattr(x, "columns", ()) if isinstance(name, tuple)), None)
+    got, expected = f"the column name {levels}, of several levels", "one text a column"
+    require(_SOURCE, levels is None, got, expected, "X.columns = X.columns.map(str)")
     table = _as_text(x, None)
     encoding = _encoding_of(table, columns, used)
     if told := _left_out_or_filled(encoding):

@@ -17,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import bnn_ppl as bnn
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
+from bnn_ppl.estimators.likelihoods import check_more_targets, likelihood_of
 from bnn_ppl.estimators.rows import Rows, class_weights
 from bnn_ppl.estimators.stored import whole_numbers
 
@@ -223,6 +224,8 @@ def test_columns_for_the_likelihood_and_the_weights_are_no_inputs():
     with pytest.raises(ValueError, match="yet now missing:\n- days"):
         fitted.predict(frame.drop(columns=["days", "w"]))
     np.testing.assert_allclose(a_day * days, mean, rtol=1e-4)
+    with pytest.raises(ValueError, match="got y=0.5 for the likelihood poisson, expected counts"):
+        fitted.partial_fit(frame.head(5), np.full(5, 0.5))
     fitted.partial_fit(frame.head(5), counts[:5])
     assert fitted.posterior_.num_rows == NUM + 5
     by_number = clone(fitted).set_params(columns=bnn.data.Columns(exposure="1"))
@@ -254,6 +257,29 @@ def test_what_is_not_as_it_has_to_be_is_said_in_one_line():
         BayesianRegressor(likelihood="binomial", **FEW).fit(FRAME, PRICE)
     with pytest.raises(ValueError, match="got an array X with texts .*DataFrame"):
         BayesianRegressor(**FEW).fit(FRAME.to_numpy(str), PRICE)
+    two_levels = pandas.concat({"now": FRAME}, axis=1)
+    with pytest.raises(ValueError, match=r"X: got the column name \('now', 'day'\), of several"):
+        BayesianRegressor(**FEW).fit(two_levels, PRICE)
+
+
+@pytest.mark.parametrize("form", [np.asarray, lambda days: days - days.min(), list, "tz"])
+def test_dates_and_durations_as_y_are_refused(form):
+    days = FRAME["day"].dt.tz_localize("UTC") if form == "tz" else form(FRAME["day"])
+    with pytest.raises(ValueError, match="^got y of dates or durations, expected numbers: conv"):
+        BayesianRegressor(**FEW).fit(FRAME[["area"]], days)
+
+
+def test_targets_that_come_later_are_checked_as_the_first_ones_are():
+    three = np.full(NUM, 3.0)
+    columns = {"trials": three}
+    counts = likelihood_of("poisson", three, {}, of_classes=False)
+    shares = likelihood_of("binomial", three, columns, of_classes=False)
+    check_more_targets(counts, three, {})
+    check_more_targets(likelihood_of("ordinal", np.arange(3), {}, of_classes=True), [0], {})
+    with pytest.raises(ValueError, match="got y=2.5 for the likelihood poisson, expected counts"):
+        check_more_targets(counts, three - 0.5, {})
+    with pytest.raises(ValueError, match="got 4 successes in 3 trials"):
+        check_more_targets(shares, three + 1, columns)
 
 
 @pytest.mark.thorough
@@ -277,9 +303,10 @@ def test_scikit_learns_tools_take_frames():
     assert [len(each["average"][0]) for each in shown.pd_results] == [4, 3]
 
 
+@pytest.mark.filterwarnings("ignore:got y of mean")
 @pytest.mark.parametrize("again", ["fit", "partial_fit"])
 def test_a_fit_that_is_interrupted_leaves_the_earlier_one(monkeypatch, again):
-    x, y = FRAME[["area"]], PRICE.to_numpy()
+    x, y = FRAME[["garden"]], PRICE.to_numpy()
     fitted = BayesianRegressor(**FEW).fit(x[:30], y[:30])
     before = fitted.predict(x)
 
