@@ -5,9 +5,13 @@ import warnings
 
 from bnn_ppl import data, nets, plots, studies
 from bnn_ppl._stored import (
+    acquire,
+    check_predictive,
+    check_sensitivity,
     explain,
     export,
     function_draws,
+    loo,
     predict,
     predict_closed_form,
     predict_probabilities,
@@ -15,9 +19,8 @@ from bnn_ppl._stored import (
     predictive_draws,
 )
 from bnn_ppl.analysis import decisions, metrics
-from bnn_ppl.analysis.acquisition.acquire import acquire
 from bnn_ppl.analysis.comparison.compare import compare
-from bnn_ppl.analysis.comparison.loo import compare_loo, loo
+from bnn_ppl.analysis.comparison.loo import compare_loo
 from bnn_ppl.analysis.compression.compress import compress
 from bnn_ppl.analysis.compression.distil import distil
 from bnn_ppl.analysis.convergence import diagnostics
@@ -25,8 +28,6 @@ from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.decisions.decide import decide
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.metrics import conformal
-from bnn_ppl.analysis.model_checks.predictive_checks import check_predictive
-from bnn_ppl.analysis.model_checks.sensitivity import check_sensitivity
 from bnn_ppl.analysis.model_checks.simulations import check_simulations
 from bnn_ppl.analysis.numpyro_guide import guide
 from bnn_ppl.analysis.prediction.linearised import linearised

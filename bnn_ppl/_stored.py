@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar,
 import jax
 import numpy as np
 
+from bnn_ppl.analysis.acquisition.acquire import Acquired
+from bnn_ppl.analysis.acquisition.acquire import acquire as acquired
+from bnn_ppl.analysis.comparison.loo import loo as left_out
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.distributions.probabilities import predict_probabilities as probable
 from bnn_ppl.analysis.explanation.explain import Explanation
 from bnn_ppl.analysis.explanation.explain import explain as explained
 from bnn_ppl.analysis.export.export import Exported
 from bnn_ppl.analysis.export.export import export as exported
+from bnn_ppl.analysis.model_checks import predictive_checks, sensitivity
 from bnn_ppl.analysis.prediction import predict as averages
 from bnn_ppl.analysis.prediction.closed_form import predict_closed_form as closed_form
 from bnn_ppl.analysis.prediction.predictive_draws import predictive_draws as drawn
@@ -76,6 +80,8 @@ class StoredRun(NamedTuple):
         """Give predictions in the units of the data, with the names of classes and outputs."""
         if isinstance(found, np.ndarray):
             return found.astype(float) * self.data.y_scale + self.data.y_mean
+        if isinstance(found, Acquired):
+            return found.in_units(self.data, self.labels)
         if hasattr(found, "data_vars"):
             return self._dataset(found)
         drawn = "posterior_predictive" in found
@@ -182,11 +188,45 @@ def _read(folder: Path, content: bytes) -> StoredRun:
     return StoredRun(posterior, data, float64, labels=data.class_names)
 
 
+def with_training_rows(function: Callable[Given, Result], command: str) -> Callable[Given, Result]:
+    """Let a function of a posterior, which uses its rows, say what to do with a folder."""
+
+    @wraps(function)
+    def of_posterior(*given: Given.args, **options: Given.kwargs) -> Result:
+        folder = next((each for each in given if isinstance(each, str | PathLike)), None)
+        if folder is not None:
+            raise TypeError(
+                f"got the folder {str(folder)!r}, expected a posterior and draws, as "
+                f"{function.__name__} uses the training rows: for a run of bnn-ppl use {command}"
+            )
+        return function(*given, **options)
+
+    return of_posterior
+
+
+check_predictive = with_training_rows(predictive_checks.check_predictive, "bnn-ppl check")
+check_sensitivity = with_training_rows(sensitivity.check_sensitivity, "bnn-ppl check")
+loo = with_training_rows(left_out, "bnn-ppl compare --by loo")
 predict = of_folders(averages.predict)
 function_draws = of_folders(averages.function_draws)
 predict_closed_form = of_folders(closed_form)
 predict_quantiles = of_folders(quantiles)
 predictive_draws = of_folders(drawn)
+
+
+@wraps(acquired)
+def acquire(*given: Any, **options: Any) -> Acquired:
+    """Let the folder of a run take the place of posterior and draws."""
+    if given and isinstance(given[0], str | PathLike):
+        if options.get("score") == "ei":
+            raise ValueError(
+                "got score='ei' with the folder of a run, which lacks the largest y, expected "
+                "'ucb' or 'thompson': or use bnn-ppl acquire, or pass posterior and draws"
+            )
+        if options.get("targets") is not None:
+            run = _reopened(Path(given[0]).expanduser())
+            options["targets"] = run.rows(options["targets"])[0]
+    return of_folders(acquired)(*given, **options)
 
 
 @wraps(probable)

@@ -280,7 +280,7 @@ def labels_of(y: Any) -> Any:
 
 def order_of(y: Any) -> list[Any] | None:
     """Give the categories of an ordered categorical of pandas, in their order; None of others."""
-    dtype = getattr(y, "dtype", None)
+    dtype: Any = getattr(y, "dtype", None)
     return list(dtype.categories) if getattr(dtype, "ordered", False) else None
 
 

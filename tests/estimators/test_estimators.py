@@ -304,6 +304,17 @@ def test_a_folder_predicts_classes_by_the_names_of_columns_and_labels(tmp_path):
     assert found["class"].values.tolist() == ["no", "yes"] and "log_prob" in found
 
 
+def _own(fitted, x):
+    return fitted.posterior_, fitted.draws_, (x - fitted.x_mean_) / fitted.x_scale_
+
+
+@pytest.mark.parametrize("name", ["loo", "check_sensitivity", "check_predictive"])
+def test_what_needs_the_training_rows_refuses_a_folder(name):
+    key = [jax.random.key(0)] if name == "check_predictive" else []
+    with pytest.raises(TypeError, match=f"got the folder 'runs/mine', .* as {name} uses the .*use"):
+        getattr(bnn, name)(*key, "runs/mine")
+
+
 @pytest.mark.thorough
 def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
     few = {"num_warmup": 10, "num_draws": 3, "num_chains": 2, "hidden": 2, "prior_scale": 1.0}
@@ -313,6 +324,15 @@ def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
     found = bnn.predict(tmp_path / "y", x=X)
     np.testing.assert_allclose(found["mean"], mean, rtol=1e-5)
     np.testing.assert_allclose(found["variance"], sd**2, rtol=1e-5)
+    of_y, of_own = (bnn.acquire(*run, num=3) for run in ((tmp_path / "y", X), _own(own, X)))
+    np.testing.assert_array_equal(of_y.rows, of_own.rows)
+    in_units = of_own.table.mul([Y.var(), Y.std(), Y.std()]) + [0.0, Y.mean(), 0.0]
+    np.testing.assert_allclose(of_y.table, in_units, rtol=1e-3)
+    epig = bnn.acquire(tmp_path / "y", x=X, targets=X[:5], score="epig")
+    own_epig = bnn.acquire(*_own(own, X), targets=_own(own, X[:5])[-1], score="epig")
+    np.testing.assert_allclose(epig.table["score"], own_epig.table["score"], rtol=1e-2)
+    with pytest.raises(ValueError, match="got score='ei' with the folder of a run, .* largest y"):
+        bnn.acquire(tmp_path / "y", X, score="ei")
     again = clone(own).fit(X, Y)
     assert again.draws_.attrs["sampling_time"] == own.draws_.attrs["sampling_time"]
     pickle.loads(pickle.dumps(again)).predict(X)

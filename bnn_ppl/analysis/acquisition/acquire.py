@@ -1,6 +1,6 @@
 """Choose rows of a pool: to label them, or to find where y is largest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ from bnn_ppl.analysis.acquisition import scores as by
 from bnn_ppl.analysis.acquisition.scores import Array
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
@@ -48,6 +49,19 @@ class Acquired(NamedTuple):
     def rows(self) -> Array:
         """Numbers of the rows in the pool."""
         return self.table.index.to_numpy()
+
+    def in_units(self, data: DataSet, labels: Sequence[Any] | None = None) -> "Acquired":
+        """Give the table in the units of the data, and classes by their names."""
+        table = self.table.copy()
+        if "class" in table:
+            table["class"] = [labels[number] if labels else number for number in table["class"]]
+            return self._replace(table=table)
+        scale, mean = np.asarray(data.y_scale).item(), np.asarray(data.y_mean).item()
+        table["mean"], table["sd"] = table["mean"] * scale + mean, table["sd"] * scale
+        factor = {"epig": 1.0, "variance": scale**2}.get(self.score, scale)
+        added = mean if self.score in ("ucb", "thompson") else 0.0
+        table["score"] = table["score"] * factor + added
+        return self._replace(table=table)
 
 
 def acquire(
