@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _MOST_BARS = 15
 _NUM_NAMED = 5  # of the least certain rows
 _LONGEST_NAME = 14
+_PANEL = 250, 300  # points, of the rows
+_LABEL = 20, 10  # points, of a row number
 _WIDE = 30  # times the median: importances are then drawn on a logarithmic axis
 
 
@@ -35,6 +37,7 @@ def explanation(found: Explanation) -> Figure:
     num_rows = 2 if len(found.effects) > 1 else 1
     num_columns = -(-len(found.effects) // num_rows)
     figure = Figure(figsize=(9 + 2.6 * num_columns, 5), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
     widths = [4.4, *[2.6] * num_columns, 4.2]
     grid = figure.add_gridspec(num_rows, num_columns + 2, width_ratios=widths)
     _importance(figure.add_subplot(grid[:, 0]), found)
@@ -100,15 +103,27 @@ def _rows(ax: Axes, found: Explanation) -> None:
     noise, own = found.parts["noise"].to_numpy(), found.parts["ignorance"].to_numpy()
     opacity = float(np.clip(60 / len(noise), 0.15, 0.9))
     ax.plot(noise, own, "o", color=ORANGE, ms=5, mew=0, alpha=opacity)
-    for row in found.rows.index[:_NUM_NAMED]:
-        at = found.parts.loc[row, "noise"], found.parts.loc[row, "ignorance"]
-        ax.plot(*at, "o", color=RED, ms=5, mew=0)
-        ax.annotate(f"{row}", at, (4, 3), textcoords="offset points", fontsize="small")
-    ax.set_xlim(0, 1.15 * max(float(noise.max()), 1e-12))
-    ax.set_ylim(0, 1.08 * max(float(own.max()), 1e-12))
+    largest = np.array([1.15 * max(float(noise.max()), 1e-12), 1.08 * max(float(own.max()), 1e-12)])
+    named = found.parts.loc[found.rows.index[:_NUM_NAMED], ["noise", "ignorance"]]
+    named = named.sort_values("ignorance", ascending=False)
+    ax.plot(*named.to_numpy().T, "o", color=RED, ms=5, mew=0)
+    offsets = label_offsets(named.to_numpy() / largest * _PANEL)
+    for row, at, offset in zip(named.index, named.to_numpy(), offsets, strict=True):
+        ax.annotate(f"{row}", at, offset, textcoords="offset points", fontsize="small")
+    ax.set_xlim(0, largest[0])
+    ax.set_ylim(0, largest[1])
     unit = "sd" if found.predicts == "the mean" else "nats"
     labels = f"noise of y ({unit})", f"from the weights ({unit})"
     finish(ax, "For whom it is least certain (row numbers)", *labels, legend="")
+
+
+def label_offsets(points: np.ndarray) -> np.ndarray:
+    """Give offsets of the labels of points (points, 2), the highest first, that stay apart."""
+    places = points + np.array([4.0, 3.0])
+    for k, (x, _) in enumerate(places):
+        beside = np.abs(places[:k, 0] - x) < _LABEL[0]
+        places[k, 1] = min([places[k, 1], *(places[:k, 1][beside] - _LABEL[1])])
+    return places - points
 
 
 def _short(name: Any) -> str:

@@ -15,6 +15,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.explanation.inputs import Input, grid_of, inputs_of
 from bnn_ppl.analysis.weight_space.pruning import pruning_curve
 from bnn_ppl.data.tables.encoding import Column, Encoding
+from bnn_ppl.plots.explanation import label_offsets
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -126,6 +127,14 @@ def test_classes_are_followed_by_their_probability(tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="of_class='cat', expected one of 0, 1"):
         bnn.explain(posterior, draws, (X, labels), of_class="cat")
+
+
+def test_row_numbers_in_the_figure_stay_apart():
+    points = np.array([[200.0, 280.0], [201.0, 279.0], [50.0, 279.0], [200.0, 272.0]])
+    labels = points + label_offsets(points)
+    near = labels[[0, 1, 3], 1]
+    assert (np.diff(near) <= -10).all() and near[0] == labels[0, 1] == 283
+    np.testing.assert_array_equal(labels[2] - points[2], [4, 3])
 
 
 def test_what_cannot_be_explained_is_refused(run):
