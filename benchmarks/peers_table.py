@@ -27,7 +27,7 @@ PEERS = {
     "ours_sghmc": "bnn_ppl",
     "posteriors_sghmc": "posteriors",
     "ours_sgnht": "bnn_ppl",
-    "ours_regressor": "bnn_ppl",
+    "ours_estimator": "bnn_ppl",
     "ours_descent": "bnn_ppl",
     "torch_ensemble": "torch",
     "torch_ensemble_stopped": "torch",
@@ -60,7 +60,7 @@ SHOWN = {
 
 def file_of(peer: str) -> str:
     """Name the file of benchmarks/peers/: our methods but laplace share one."""
-    shared = peer.startswith("ours_") and peer not in ("ours_laplace", "ours_regressor")
+    shared = peer.startswith("ours_") and peer not in ("ours_laplace", "ours_estimator")
     return "ours.py" if shared else f"{peer}.py"
 
 

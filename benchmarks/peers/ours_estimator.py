@@ -1,8 +1,8 @@
-"""The estimator at its defaults, which find the scale of the prior."""
+"""The estimators at their defaults, which find the scale of the prior."""
 
 # user code
 import bnn_ppl as bnn
-from bnn_ppl.estimators import BayesianRegressor
+from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 
 
 def predict(x_train, y_train, x_test, seed):
@@ -14,3 +14,8 @@ def predict(x_train, y_train, x_test, seed):
 
 
 # end of user code
+
+
+def classify(x_train, y_train, x_test, seed):
+    model = BayesianClassifier(random_state=seed).fit(x_train, y_train)
+    return {"probs": model.predict_proba(x_test)}
