@@ -263,8 +263,14 @@ def _split(
     if columns.time is not None:
         hint = mark_of(table, columns.time)
         return split_by_time(name, split, order_of_times(table[columns.time], name, hint))
-    gap = protocol_of(split)[0] == "gap"
-    return split_rows(name, split, values_to_cut(*cut) if gap else np.zeros((len(table), 0)))
+    protocol, number = protocol_of(split)
+    if protocol != "gap":
+        return split_rows(name, split, np.zeros((len(table), 0)))
+    values, encoding = values_to_cut(*cut), cut[-1]
+    known = encoding is None or number < values.shape[1]
+    got, expected = f"split={split!r} of an earlier version", f"one of {values.shape[1]} inputs"
+    require(name, known, got, expected, "run again in another folder")
+    return split_rows(name, split, values)
 
 
 def refuse_repeated(source: Path | str, table: "pandas.DataFrame") -> None:
