@@ -11,7 +11,14 @@ from bnn_ppl.data.tables.finding import inputs_learnt, kinds_of, role_of
 from bnn_ppl.data.tables.kinds.column import Column, as_text, listed
 from bnn_ppl.data.tables.kinds.number import UNKNOWN
 from bnn_ppl.data.tables.reading import require
-from bnn_ppl.data.tables.roles import NEEDED, ROLES, Columns, apart, inputs_of
+from bnn_ppl.data.tables.roles import (
+    NEEDED,
+    ROLES,
+    Columns,
+    apart,
+    inputs_of,
+    refuse_unused_columns,
+)
 from bnn_ppl.data.tables.table_files import PLACE
 from bnn_ppl.data.tables.user_files import (
     DROPPED,
@@ -145,6 +152,7 @@ def _encoding_of(table: "pandas.DataFrame", columns: Columns, used: np.ndarray) 
     index = index_in(names, [])
     refuse_repeated(_SOURCE, table)
     chosen = inputs_of(names, (), columns, _SOURCE)
+    refuse_unused_columns(chosen, (), columns, _SOURCE)
     inputs = table[[name for name in chosen if name not in [names[k] for k in index]]]
     kinds = kinds_of(inputs, columns.categorical, whole=False)
     found, reasons = inputs_learnt(inputs[used], kinds)

@@ -203,6 +203,13 @@ def test_columns_named_for_nothing_are_refused(tmp_path, columns, target, words)
         data.load(saved(tmp_path), target=target, columns=data.Columns(**columns))
 
 
+def test_runs_made_with_columns_named_for_nothing_are_still_read(tmp_path):
+    given = {"drop": ("who",), "categorical": ("who",)}
+    encoding = data.load(saved(tmp_path), columns=data.Columns(drop=("who",))).encoding
+    found = data.load(saved(tmp_path), columns=data.Columns(**given), encoding=encoding)
+    assert found.encoding == encoding
+
+
 # --- weights
 
 

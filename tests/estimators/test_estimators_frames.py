@@ -46,6 +46,12 @@ def regressor():
         return BayesianRegressor(**FEW).fit(FRAME, PRICE)
 
 
+def test_a_column_that_is_categorical_and_dropped_is_refused():
+    columns = bnn.data.Columns(categorical=("city",), drop=("city",))
+    with pytest.raises(ValueError, match="got 'city' as categorical, expected an input; leave it"):
+        BayesianRegressor(**FEW, columns=columns).fit(FRAME, PRICE)
+
+
 def test_columns_become_numbers_as_those_of_a_file_do(regressor, tmp_path):
     rows = pandas.concat([FRAME.drop(columns="note").assign(price=PRICE)] * 4)
     rows.to_csv(tmp_path / "flats.csv", index=False)

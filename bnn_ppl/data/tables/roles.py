@@ -88,14 +88,20 @@ def inputs_of(
     taken = [*targets, *apart, *(name for name in columns.drop if name in targets)]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     require(source, twice is None, f"{twice!r} for two purposes", "one", "name another column")
+    chosen = names if columns.only is None else columns.only
+    return [name for name in names if name in chosen and name not in {*taken, *columns.drop}]
+
+
+def refuse_unused_columns(
+    inputs: Sequence[str], targets: Sequence[str], columns: Columns, source: str
+) -> None:
+    """Refuse names that change nothing; before a run: those made with such are still opened."""
     got, expected = f"the time {columns.time!r} as y too", "an input, or a column that is dropped"
     require(source, columns.time not in targets, got, expected, "name another column")
-    chosen = names if columns.only is None else columns.only
-    inputs = [name for name in names if name in chosen and name not in {*taken, *columns.drop}]
+    expected = "an input, or the first column of y" if targets else "an input"
     for name in columns.categorical:
-        used, expected = name in (*inputs, *targets[:1]), "an input, or the first column of y"
+        used = name in (*inputs, *targets[:1])
         require(source, used, f"{name!r} as categorical", expected, "leave it out of categorical")
-    return inputs
 
 
 def check_role(role: str, cells: "pandas.Series", values: np.ndarray, source: str) -> None:

@@ -35,7 +35,7 @@ from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
-from bnn_ppl.data.tables.roles import Columns, inputs_of
+from bnn_ppl.data.tables.roles import Columns, inputs_of, refuse_unused_columns
 from bnn_ppl.data.tables.table_files import (
     SHEET,
     STANDARD_INPUT,
@@ -151,7 +151,10 @@ def _read_table(
     names = list(table)
     at = _targets(source, names, target)
     index = index_in(names, at)
-    named = inputs_of(names, [names[column] for column in at], columns, source)
+    y_names = [names[column] for column in at]
+    named = inputs_of(names, y_names, columns, source)
+    if encoding is None:
+        refuse_unused_columns(named, y_names, columns, source)
     used = [k for k, name in enumerate(names) if name in named and k not in (*at, *index)]
     require(source, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
     refuse_repeated(source, table.iloc[:, [*used, *_of_same_names(names, at, columns)]])
