@@ -210,6 +210,13 @@ def test_runs_made_with_columns_named_for_nothing_are_still_read(tmp_path):
     assert found.encoding == encoding
 
 
+def test_two_orders_of_days_and_months_in_a_time_are_named(tmp_path):
+    when = pd.date_range("2020-01-01", periods=60).strftime("%d/%m/%Y").tolist()
+    path = saved(tmp_path, TABLE.assign(when=[*when[:-1], "01/15/2021"]))
+    with pytest.raises(ValueError, match="got '13/01/2020' and '01/15/2021' in the column 'when'"):
+        data.load(path, columns=data.Columns(time="when"))
+
+
 # --- weights
 
 

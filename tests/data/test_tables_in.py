@@ -163,7 +163,24 @@ def test_a_date_of_a_new_row_is_read_as_it_is_written_itself(tmp_path, written):
             np.testing.assert_allclose(days_in(new.x), [3, 14], atol=1e-3)
             assert new.fills == f"d has dates such as '{unsure[:10]}' read as {order} first"
         elif order[0] != written[1]:  # which cannot be
-            assert new.fills.startswith("1 of 2 rows have empty cells, filled: d with the training")
+            assert not new.fills  # the second can be read in one order alone
+            assert np.round(days_in(new.x)[1]) == 14
+
+
+def test_the_order_of_a_few_dates_is_that_of_the_training_rows(tmp_path):
+    days = pd.date_range("2021-01-01", periods=60).strftime("%Y-%m-%d").tolist()
+    frame = pd.DataFrame({"d": [*days, "15/01/2021", "01.15.2021"], "y": np.arange(62) / 7})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.warns(UserWarning, match="d as days and .*, month first with ., day first with /"):
+        like = data.load(tmp_path / "a.csv")
+    for cells in (["04/01/2021", "04.01.2021"], ["04.01.2021"], ["04/01/2021"]):
+        new = given_new_rows(pd.DataFrame({"d": cells}), None, like)
+        alone = given_new_rows(pd.DataFrame({"d": ["2021-01-04", "2021-04-01"]}), None, like)
+        expected = alone.x[[0 if "/" in cell else 1 for cell in cells]]
+        np.testing.assert_allclose(new.x, expected)
+        assert not new.fills
+    new = given_new_rows(pd.DataFrame({"d": ["no day in 2021", "2021-01-04"]}), None, like)
+    assert new.fills.startswith("1 of 2 rows have empty or unreadable cells, filled: d with the")
 
 
 def test_dates_are_days_since_the_first_and_cycles_of_what_they_span(tmp_path):

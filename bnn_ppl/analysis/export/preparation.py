@@ -74,7 +74,9 @@ def _columns(encoding: Encoding | None) -> list[dict[str, Any]] | None:
 
 def _checked(column: Column) -> dict[str, Any]:
     written = FORMS.get(column.kind, column.form)
-    if column.kind not in KINDS or column.form not in ("", written):
+    # A few dates of training rows may be in other forms, which predict.py refuses in new rows.
+    form = column.form.split(", ")[0] if column.kind == "date" else column.form
+    if column.kind not in KINDS or form not in ("", written):
         raise ValueError(
             f"got a column {column.name!r} of the kind {column.kind!r} written as {column.form!r}, "
             f"expected one of {', '.join(KINDS)}, written as {written!r}: predict with bnn_ppl"

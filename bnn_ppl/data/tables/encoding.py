@@ -218,7 +218,7 @@ def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
 
     Also in which order days and months are read, where training rows do not tell.
     """
-    rows, told, orders = np.zeros(len(table), bool), [], []
+    rows, told, orders, unreadable = np.zeros(len(table), bool), [], [], False
     for column in encoding.inputs:
         if column.kind == "date" and (order := order_in_words(table[column.name], column.form)):
             orders.append(f"{column.name} has {order}")
@@ -226,10 +226,13 @@ def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
         if missing.any() and words:
             told.append(f"{column.name} with {words}")
             rows |= missing
+            wrong = missing & ~is_empty(table[column.name]).to_numpy()
+            unreadable |= column.kind != "category" and bool(wrong.any())
     parts = [listed(orders)] if orders else []
     if told:
         unseen = any(" with other for " in each for each in told)
-        words = f"have empty cells{' or texts that are no category' * unseen}, filled"
+        words = f"have empty{' or unreadable' * unreadable} cells"
+        words += f"{' or texts that are no category' * unseen}, filled"
         parts.insert(0, f"{rows.sum()} of {len(table)} rows {words}: {listed(told)}")
     return "; ".join(parts)
 

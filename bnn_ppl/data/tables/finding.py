@@ -10,6 +10,7 @@ from bnn_ppl.data.tables.encoding import Encoding, day_in_words, mark_of
 from bnn_ppl.data.tables.kinds import boolean
 from bnn_ppl.data.tables.kinds.category import WRITTEN
 from bnn_ppl.data.tables.kinds.column import Column, is_empty, listed, type_in
+from bnn_ppl.data.tables.kinds.date import two_orders
 from bnn_ppl.data.tables.kinds.kinds import (
     KINDS,
     Found,
@@ -167,6 +168,9 @@ def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray
     kind = found.kind if found.kind in ("number", "date") else "date"
     values = values_of(cells, Column("time", kind, form=found.form or "iso"), hint)
     for row in np.flatnonzero(np.isnan(values))[:1]:
+        if kind != found.kind and (both := two_orders(cells)):
+            got = f"{both[0]!r} and {both[1]!r} in the column {cells.name!r} of time"
+            require(source, False, got, "days and months in one order", "correct these cells")
         got = f"{cells.iloc[row]!r} in {cells.index[row]}, column {cells.name!r} of time"
         require(source, False, got, "a number or a date", "correct the cell or remove the line")
     return values

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pandas
 
 ISO, DAY_FIRST, MONTH_FIRST, WORDS, DIGITS = "iso", "day first", "month first", "words", "digits"
+EITHER = "either order"  # where cells of one mark have both: others of it cannot be read
+_AND = ", "  # in a form such as "iso, day first with /": how most cells are written, and others
 _TIME = r"([T ,]+\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?"
 _ISO = re.compile(r"\d{4}([-/.])\d{1,2}(\1\d{1,2}" + _TIME + ")?")
 _NUMBERS = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4}|\d{2})" + _TIME)
@@ -38,44 +40,90 @@ def _form(cells: Sequence[str], hint: str) -> str | None:
         fitting = [cell for cell in cells if pattern.fullmatch(cell)]
         if len(fitting) < _LEAST_SHARE * len(cells):
             continue
-        form = _order(fitting) if form == DAY_FIRST else form
-        read = np.isfinite(_days(fitting, form)).sum() if form else 0
+        orders = _orders(cells)
+        if form == DAY_FIRST:
+            marks = [match[2] for cell in fitting if (match := _NUMBERS.fullmatch(cell))]
+            form = orders[max(orders, key=marks.count)]
+        if form == EITHER:
+            return None
+        own = [f"{order} with {mark}" for mark, order in sorted(orders.items()) if order != form]
+        form = _AND.join([form, *own])
+        read = np.isfinite(_days(fitting, form)).sum()
         return form if read >= _LEAST_SHARE * len(cells) else None
     return None
 
 
-def _order(cells: Sequence[str]) -> str:
-    """Tell whether days or months come first; if both can be, by the mark; "" if neither can."""
-    matches = [match for cell in cells if (match := _NUMBERS.fullmatch(cell))]
-    first, second = (max((int(match[k]) for match in matches), default=0) for k in (1, 3))
-    if not matches or (first > 12 and second > 12):
-        return ""
-    if first > 12 or (second <= 12 and matches[0][2] != "/"):
-        return DAY_FIRST
-    return MONTH_FIRST
+def _orders(cells: Sequence[str]) -> dict[str, str]:
+    """Tell by each mark whether days or months come first, by cells that can be read in one way.
+
+    Without such cells they do as with other marks, or else as is usual with the mark.
+    """
+    certain: dict[str, set[str]] = {}
+    for cell in cells:
+        if match := _NUMBERS.fullmatch(cell):
+            certain.setdefault(match[2], set()).update(_only_order(match))
+    of_all = set().union(*certain.values())
+    found = {}
+    for mark, own in certain.items():
+        usual = MONTH_FIRST if mark == "/" else DAY_FIRST
+        likely = own or (of_all if len(of_all) == 1 else {usual})
+        found[mark] = min(likely) if len(likely) == 1 else EITHER
+    return found
+
+
+def _only_order(match: re.Match[str]) -> list[str]:
+    """Give the order in which a cell can be read, if it is one alone."""
+    first, second = int(match[1]) > 12, int(match[3]) > 12
+    return [] if first == second else [DAY_FIRST if first else MONTH_FIRST]
+
+
+def _known_orders(form: str) -> tuple[str, dict[str, str]]:
+    """Take a form apart into that of most cells, and orders of days and months by marks."""
+    first, *own = form.split(_AND)
+    known = dict.fromkeys("-/.", first) if first in (DAY_FIRST, MONTH_FIRST) else {}
+    for each in own:
+        order, mark = each.split(" with ")
+        known[mark] = order
+    return first, known
 
 
 def order_in_words(cells: "pandas.Series", form: str) -> str:
     """Say how cells such as 04/01/2021 are read where the training rows have no order of theirs."""
-    unsure = [cell for cell in cells.unique() if _NUMBERS.fullmatch(cell)]
-    order = "" if form in (DAY_FIRST, MONTH_FIRST) else _order(unsure)
-    return f"dates such as {unsure[0]!r} read as {order}" if order else ""
+    different, known = cells.unique().tolist(), _known_orders(form)[1]
+    orders = {mark: order for mark, order in _orders(different).items() if mark not in known}
+    for cell in different:
+        match = _NUMBERS.fullmatch(cell)
+        order = orders.get(match[2], EITHER) if match and not _only_order(match) else EITHER
+        if order != EITHER:
+            return f"dates such as {cell!r} read as {order}"
+    return ""
+
+
+def two_orders(cells: "pandas.Series") -> tuple[str, str] | None:
+    """Give one cell with the day and one with the month first, if there are both."""
+    found: dict[str, str] = {}
+    for cell in cells.unique():
+        if match := _NUMBERS.fullmatch(cell):
+            for order in _only_order(match):
+                found.setdefault(order, cell)
+    return (found[DAY_FIRST], found[MONTH_FIRST]) if len(found) == 2 else None
 
 
 def _days(cells: Sequence[str], form: str) -> np.ndarray:
     """Give days since 1970, NaN where there is no such date.
 
-    Each cell is read as it is written itself. The order of days and months is that of the form, or
-    else one for all cells.
+    Each cell is read as it is written itself. Where days and months can be in two orders, theirs is
+    that of the form, or else one for all cells of a mark.
     """
-    order = form if form in (DAY_FIRST, MONTH_FIRST) else _order(cells)
-    month = 3 if order == DAY_FIRST else 1
+    first, known = _known_orders(form)
+    orders = _orders(cells) | known
     ways: dict[tuple[str, bool], list[int]] = {}
     for place, cell in enumerate(cells):
-        if numbers := _NUMBERS.fullmatch(cell):
-            if order and int(numbers[month]) <= 12:
+        if match := _NUMBERS.fullmatch(cell):
+            order = next(iter(_only_order(match)), orders[match[2]])
+            if order != EITHER and min(int(match[1]), int(match[3])) <= 12:
                 ways.setdefault(("mixed", order == DAY_FIRST), []).append(place)
-        elif form != DIGITS or _ISO.fullmatch(cell) or _WORDS.fullmatch(cell):
+        elif first != DIGITS or _ISO.fullmatch(cell) or _WORDS.fullmatch(cell):
             ways.setdefault(("mixed", False), []).append(place)
         else:
             ways.setdefault(("%Y%m%d", False), []).append(place)
@@ -141,7 +189,8 @@ _WAVES = "sine", "cosine"
 
 
 def _words(column: Column) -> str:
-    order = f", {column.form}" if column.form in (DAY_FIRST, MONTH_FIRST) else ""
+    told = [part for part in column.form.split(_AND) if part not in ("", ISO, WORDS, DIGITS)]
+    order = "".join(f", {part}" for part in told)
     cycles = f" and cycles of {', '.join(column.cycles)}" if column.cycles else ""
     return f"as days{cycles}{order}"
 

@@ -46,8 +46,9 @@ def kind_of(
         return Found(None, reason="empty")
     if categorical:
         return Found("category", CATEGORY.form(different, hint) or "")
-    if DATE.form(different, hint) == DIGITS:  # which are numbers too
-        return Found("date", DIGITS)
+    as_date = DATE.form(different, hint) or ""
+    if as_date.startswith(DIGITS):  # which are numbers too
+        return Found("date", as_date)
     if _is_row_number(str(cells.name), cells):
         return Found(None, reason="a row number")
     if not whole and _are_identifiers(str(cells.name), cells):
