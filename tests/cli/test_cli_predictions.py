@@ -308,12 +308,18 @@ def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
         ),
         (["classes", "--conformal", "held-out"], "got --conformal held-out for a run that trained"),
         (["here", "--conformal", "bare.csv"], "got --conformal bare.csv without y"),
+        (
+            ["here", "--conformal", "hole.csv"],
+            "got --conformal hole.csv whose y cannot be used: y: got 'x' in line 5, column 'price'",
+        ),
         (["here", "--inputs", "memory://nowhere.csv"], "memory://nowhere.csv: cannot be read"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsys):
     NEW[["age", "dose"]].assign(colour=1.0).to_csv("wrong.csv", index=False)
     NEW.drop(columns="price").to_csv("bare.csv", index=False)
+    holes = NEW["price"].where(NEW.index != 3, "x")
+    NEW.assign(price=holes).to_csv("hole.csv", index=False)
     with pytest.raises(SystemExit) as stop:
         cli.main(["predict", *arguments])
     err = capsys.readouterr().err

@@ -31,6 +31,7 @@ class Rows(NamedTuple):
     words: str
     outside: Any = None  # how far outside the training rows each is
     furthest: list[str] | None = None  # in which column
+    unscored: str = ""  # why there is no y though the file has it
 
 
 class Probabilities(NamedTuple):
@@ -205,7 +206,7 @@ def _read(run: Opened, path: str) -> Rows:
         new = new._replace(y=None, unscored=f"{NOT_SCORED}{told}")
     for told in filter(None, (new.fills, new.unscored)):
         print(f"{path}: {told}")
-    return Rows(new.x, new.y, f"rows of {path}", new.outside, new.furthest)
+    return Rows(new.x, new.y, f"rows of {path}", new.outside, new.furthest, new.unscored)
 
 
 def _outside_in_words(rows: Rows) -> str:
@@ -274,6 +275,9 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
         first = Rows(test.x[:count], test.y[:count], f"of the {len(test.x)} {test.words}")
         return _Calibration(first, count)
     rows = _read(run, given)
+    if rows.unscored:
+        reason = rows.unscored.removeprefix(NOT_SCORED)
+        raise ValueError(f"got --conformal {given} whose y cannot be used: {reason}")
     if rows.y is None:
         raise ValueError(f"got --conformal {given} without y, expected rows with y: add its column")
     return _Calibration(rows._replace(words=rows.words + _trained_on(run, rows)))
