@@ -232,10 +232,16 @@ def test_an_archive_holds_one_file(tmp_path):
         packed.writestr("sets/", "")
         packed.writestr("sets/mine.csv", csv_of(ROWS))
         packed.writestr("__MACOSX/sets/._mine.csv", "x")
+        packed.writestr("sets/.hidden.csv", "x")
+        packed.writestr("README.txt", "about the table")
     assert len(data.load(path).train.y) == 18
     with ZipFile(path, "a") as packed:
         packed.writestr("sets/more.csv", csv_of(ROWS))
     with pytest.raises(ValueError, match="2 files in an archive, expected one: sets/mine.csv, set"):
+        data.load(path)
+    with ZipFile(path, "w") as packed:
+        packed.writestr("sets/.hidden.csv", "x")
+    with pytest.raises(ValueError, match="got no table in the archive"):
         data.load(path)
 
 

@@ -329,9 +329,9 @@ def _bytes(file: str) -> bytes:
             is_zip = PurePath(file.split("?")[0]).suffix.lower() == ".zip"
             with fsspec.open(file, compression=None if is_zip else "infer") as opened:
                 found = bytes(opened.read())
-            return _unpacked(io.BytesIO(found)) if is_zip else found
+            return _unpacked(io.BytesIO(found), suffix_of(file)) if is_zip else found
         if path.suffix.lower() == ".zip":
-            return _unpacked(path)
+            return _unpacked(path, suffix_of(file))
         with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
             return bytes(opened.read())
     except ImportError as error:
@@ -343,14 +343,18 @@ def _bytes(file: str) -> bytes:
         raise unreadable(file, error) from error
 
 
-def _unpacked(where: Path | io.BytesIO) -> bytes:
-    """Read the one file of an archive, beside what macOS adds."""
+def _unpacked(where: Path | io.BytesIO, suffix: str) -> bytes:
+    """Read the one file of an archive, or the one of its suffix; not those that are hidden."""
     with ZipFile(where) as packed:
         names = [each.filename for each in packed.infolist() if not each.is_dir()]
-        names = [name for name in names if not name.startswith("__MACOSX/")]
-        if len(names) != 1:
-            raise ValueError(f"{len(names)} files in an archive, expected one: {listed(names)}")
-        return packed.read(names[0])
+        names = [name for name in names if not PurePath(name).name.startswith(".")]
+        fitting = [name for name in names if suffix_of(name) == suffix] or names
+        if not fitting:
+            raise ValueError("got no table in the archive")
+        if len(fitting) > 1:
+            got = f"{len(fitting)} files in an archive"
+            raise ValueError(f"{got}, expected one: {listed(fitting)}")
+        return packed.read(fitting[0])
 
 
 @cache
