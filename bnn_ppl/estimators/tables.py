@@ -205,9 +205,10 @@ def _with_roles(estimator: Any, x: Any) -> Any:
     roles = {column.name: ROLES[role] for role, column in known if role not in NEEDED}
     roles |= {name: ROLES[_WEIGHTS] for name in _weights_in(estimator.encoding_)}
     missing = {name: value for name, value in roles.items() if name not in x.columns}
-    whole = x.assign(**missing) if missing else x
-    fits = missing and set(whole.columns) == set(names)
-    return whole[list(names)] if fits else x
+    if not missing:
+        return x
+    whole = x.assign(**missing)
+    return whole[list(names)] if set(whole.columns) == set(names) else whole
 
 
 def _weights_in(encoding: Encoding) -> list[str]:
