@@ -12,7 +12,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
-from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
+from bnn_ppl.data.standardise import MeanScale, mean_and_scale, refuse_scales, standardise
 from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.streams.sources import source_of
 from bnn_ppl.data.streams.streams import Stream, stream
@@ -63,11 +63,19 @@ class Rows(NamedTuple):
         Raises
         ------
         ValueError
-            If a row of a large array is not finite.
+            If a row of a large array is not finite, or numbers are too large or too small.
         """
-        if not self.large:
-            found, of_targets = (mean_and_scale(each, self.weights) for each in (self.x, self.y))
-            return found if self.encoding is None else scales_of_x(found, self.encoding), of_targets
+        if self.large:
+            of_x, of_y = self._scalings_by_parts()
+        else:
+            of_x, of_y = (mean_and_scale(each, self.weights) for each in (self.x, self.y))
+        names = [f"X[:, {k}]" for k in range(self.x.shape[1])]
+        names = names if self.encoding is None else self.encoding.names_of_x
+        refuse_scales("X", of_x.scale[: len(names)], names)
+        refuse_scales("y", of_y.scale, _names_of_y(self.y))
+        return of_x if self.encoding is None else scales_of_x(of_x, self.encoding), of_y
+
+    def _scalings_by_parts(self) -> tuple[MeanScale, MeanScale]:
         of_x = of_y = None
         rows = self._stream(None)
         for numbers in parts_of(rows):
@@ -201,6 +209,10 @@ def joined(
         for rows, own in ((first, first_weights), (x, weights))
     ]
     return ((both, np.concatenate(of_each)), all_y), True
+
+
+def _names_of_y(y: np.ndarray) -> list[str]:
+    return ["y"] if y.ndim == 1 else [f"y[:, {k}]" for k in range(y.shape[1])]
 
 
 def _as_one_column(y: np.ndarray) -> np.ndarray:

@@ -224,6 +224,11 @@ def test_numbers_without_a_standard_deviation_are_refused(tmp_path):
     rows = "".join(f"{5e-324 * (k == 3)},{k}.5\n" for k in range(20))
     with pytest.raises(ValueError, match="got a standard deviation of 0 in the column 'a', expec"):
         data.load(write(tmp_path, "a,y\n" + rows))
+    x = np.where(np.arange(20) == 3, 5e-324, 0)[:, None]
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(20) / 2)
+    expected = r"of 0 in the column 'x\[..., 0\]', expected a finite one above 0"
+    with pytest.raises(ValueError, match=expected):
+        data.load(tmp_path / "a.npz")
 
 
 def test_an_archive_holds_one_file(tmp_path):

@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         ((x[:, 0], y), "got x with rows of"),
         (
             (x.astype(float) * 1e200, y),
-            r"got a standard deviation of inf in the column '0', expected one",
+            r"got a standard deviation of inf in the column '0', expected a f",
         ),
         ((x[:1], y[:1]), "got 1 row"),
     ]:

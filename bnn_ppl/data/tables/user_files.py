@@ -102,8 +102,8 @@ def own(
         found = classification(train, test, x, count, name, source, dtype)
     else:
         y = mean_and_scale(train.y)
-        if encoding is not None:
-            refuse_scales(path, y.scale, [column.name for column in encoding.targets])
+        names = ["y"] if encoding is None else [column.name for column in encoding.targets]
+        refuse_scales(path, y.scale, names)
         found = regression(train, test, x, y, name, source, dtype)
     if encoding is not None and (found.num_classes is None or several):
         _refuse_texts_as_numbers(path, encoding)
@@ -114,6 +114,7 @@ def _scales(source: Path, x: np.ndarray, encoding: Encoding | None) -> MeanScale
     """Give mean and scale of the columns of x; those that have a role stay as they are."""
     found = by_last_axis(x)
     if encoding is None or not encoding.inputs:
+        refuse_scales(source, found.scale, [f"x[..., {k}]" for k in range(found.scale.size)])
         return found
     names = encoding.names_of_x
     refuse_scales(source, found.scale[: len(names)], names)
