@@ -217,6 +217,23 @@ def test_two_orders_of_days_and_months_in_a_time_are_named(tmp_path):
         data.load(path, columns=data.Columns(time="when"))
 
 
+def test_arrays_to_predict_are_scored_by_y_that_is_one_and_have_roles_that_are_right(tmp_path):
+    like = data.load(saved(tmp_path), columns=ROLES)
+    x = np.array([[0.5, 1, 0], [0.1, 2, 1]])
+    for y in ([1, np.nan], [[1, 2, 3], [1, 2, 3]]):
+        np.savez(tmp_path / "new.npz", x=x, y=np.array(y, float))
+        new = read_new_rows(tmp_path / "new.npz", like)
+        assert len(new.x) == 2 and new.y is None and "rows are not scored: " in new.unscored
+    np.savez(tmp_path / "new.npz", x=x, y=1.0)
+    with pytest.raises(ValueError, match=r"got 2 rows in x and y of shape \(\), expected as many"):
+        read_new_rows(tmp_path / "new.npz", like)
+    np.savez(tmp_path / "new.npz", x=x * [1, -1, 1])
+    with pytest.raises(
+        ValueError, match=r"got '-1' in row 0 \(from 0\), column 'count' of weights"
+    ):
+        read_new_rows(tmp_path / "new.npz", like)
+
+
 # --- weights
 
 

@@ -24,6 +24,7 @@ from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
 from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
+from bnn_ppl.data.tables.roles import apart, check_role
 from bnn_ppl.data.tables.table_files import IN_WORDS, PLACE, is_table, read_tables, suffix_of
 from bnn_ppl.data.tables.user_files import INDEX, is_file, refuse_repeated
 
@@ -52,7 +53,7 @@ class NewRows(NamedTuple):
     furthest : list of str or None
         The column of which that is; "" inside.
     unscored : str
-        Why there is no y though the file has its column: a cell that is no value of it; or "".
+        Why there is no y though the file has it, such as a cell that is no value of it; or "".
     """
 
     x: np.ndarray
@@ -146,8 +147,8 @@ def _prepared(
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
     if y is None:
         return NewRows(x, None, fills, unscored=unscored)
-    y = _checked_y(source, y, like)
     try:
+        y = _checked_y(source, y, like)
         return NewRows(x, _targets(source, y, like), fills)
     except ValueError as error:
         return NewRows(x, None, fills, unscored=f"{NOT_SCORED}{error}")
@@ -287,14 +288,26 @@ def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, s
     require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
     x, *y = read_npz(path, *found)
     _check_numbers(path, "x", x)
-    lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
-    require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
+    lengths = f"{len(x)} rows in x and y of shape {y[0].shape if y else ()}"
+    same = all(own.shape[:1] == x.shape[:1] for own in y)
+    require(path, same, lengths, "as many", "correct one")
+    _check_roles(path, x, like)
     x, targets, unscored = with_channel(x) if x.ndim == 3 else x, None, ""
     try:
         targets = numbered(path, y[0], like.encoding, "y") if y else None
     except ValueError as error:  # rows can be predicted all the same
         unscored = f"{NOT_SCORED}{error}"
     return x, targets, "", unscored
+
+
+def _check_roles(path: Path, x: np.ndarray, like: DataSet) -> None:
+    """Refuse values in the columns of x with a role that it cannot have, as in a table."""
+    roles = () if like.encoding is None else like.encoding.roles
+    if x.shape[1:] != like.train.x.shape[1:]:  # which is refused later
+        return
+    for (role, column), values in zip(roles, apart(x, like.roles)[1].values(), strict=True):
+        cells = as_text({column.name: values}, PLACE)[column.name]
+        check_role(role, cells, values, str(path))
 
 
 def _check_numbers(path: Path | str, name: str, values: np.ndarray) -> None:
