@@ -254,6 +254,13 @@ def check_figure(figure: Path) -> None:
     check_parent("--figure", figure)
 
 
+def check_out(out: Path | None, *suffixes: str) -> None:
+    """Refuse a table, if one is named, that cannot be written, before anything is computed."""
+    if out is not None and out.suffix not in suffixes:
+        raise ValueError(f"got --out {out}, expected a name that ends in {' or '.join(suffixes)}")
+    check_parent("--out", out)
+
+
 def check_parent(option: str, path: Path | None) -> None:
     """Refuse a file, if one is given, in a folder that does not exist."""
     if path is not None and not path.parent.is_dir():

@@ -43,3 +43,11 @@ def test_rows_of_a_file_are_chosen_in_the_units_of_the_data(tmp_path, monkeypatc
             cli.main(["acquire", "mine", *wrong, "--no-progress"])
         err = capsys.readouterr().err
         assert words in err and err.count("\n") == 1
+
+
+def test_a_table_that_is_no_csv_is_refused_first(tmp_path, monkeypatch, capsys):
+    enter(tmp_path, monkeypatch)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(SystemExit):
+        cli.main(["acquire", "mine", "--pool", "pool.csv", "--out", "low.xlsx"])
+    assert "got --out low.xlsx, expected a name that ends in .csv" in capsys.readouterr().err

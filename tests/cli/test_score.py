@@ -87,6 +87,7 @@ REFUSED = {
     "no array": (["other.npz"], "got arrays mean, expected probs or samples"),
     "damaged": (["damaged.npz"], "cannot be read"),
     "too many public": (["good.csv", "--public", "21"], "got --public 21 of 20 rows"),
+    "a workbook": (["good.csv", "--out", "t.xlsx"], "got --out t.xlsx, expected a name that ends"),
     "no folder": (["good.csv", "--out", "no/t.csv"], "in a folder that does not exist"),
 }
 

@@ -10,7 +10,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.acquisition.acquire import Acquired, Score
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.problem.student import student_of
-from bnn_ppl.cli.run_folders import check_parent, figure_path, reopen
+from bnn_ppl.cli.run_folders import check_out, figure_path, reopen
 from bnn_ppl.cli.tables import named, table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.runtime.progress import waiting
@@ -291,7 +291,7 @@ def acquire(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    check_parent("--out", out)
+    check_out(out, ".csv")
     out = folder / "acquired.csv" if out is None else out
     run = reopen(folder, data_dir, "test")
     rows = read_new_rows(pool, run.data)

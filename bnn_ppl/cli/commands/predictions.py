@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, impossible_y
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
-from bnn_ppl.cli.run_folders import Opened, check_parent, reopen, stem_of
+from bnn_ppl.cli.run_folders import Opened, check_out, reopen, stem_of
 from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
 from bnn_ppl.data.tables.new_rows import NOT_SCORED, read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
@@ -188,11 +188,8 @@ def _with_probabilities(
 def _checked_out(folder: Path, inputs: str | None, out: Path | None) -> Path:
     """Give the file to write; refuse one that cannot be written before anything is computed."""
     name = "predictions.csv" if inputs is None else f"predictions-{stem_of(inputs)}.csv"
-    path = out or folder / name
-    if path.suffix not in (".csv", ".nc"):
-        raise ValueError(f"got --out {path}, expected a name that ends in .csv or .nc")
-    check_parent("--out", out)
-    return path
+    check_out(out, ".csv", ".nc")
+    return out or folder / name
 
 
 def _of_data_set(run: Opened) -> Rows:

@@ -9,6 +9,7 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.metrics.inputs import SUM_TOLERANCE, Array
+from bnn_ppl.cli.run_folders import check_out
 from bnn_ppl.data.tables.published import OWN_REFERENCES, OwnReference
 
 # Rows of the competition's public part, by the shape of its files.
@@ -51,8 +52,7 @@ def score(
 
     if not files:
         raise ValueError("got no files, expected some: bnn-ppl score mine.csv --reference hmc.csv")
-    if out is not None and not out.parent.is_dir():
-        raise FileNotFoundError(f"got --out {out} in a folder that does not exist: create it first")
+    check_out(out, ".csv")
     target = _reference(reference, data_dir)
     rows = {}
     for path in files:
