@@ -172,7 +172,7 @@ def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -
     if known is not None and known != fingerprint(posterior.data):
         raise ValueError(
             f"got training rows of {problem.data.data} that have changed since the run in "
-            f"{str(folder)!r}, or that an earlier version read otherwise, expected the same: "
+            f"{str(folder)!r}, or that an earlier version read differently, expected the same: "
             f"restore the file, or {PROBLEM} if it is another run's, or run again in another folder"
         )
 

@@ -195,7 +195,7 @@ def test_rows_in_one_group_each_are_held_out_as_rows():
         ({"categorical": ("who",), "group": "who"}, "price", "got 'who' as categorical, expected"),
         ({"categorical": ("who",)}, ["price", "who"], "got 'who' as categorical, expected an inp"),
         ({"categorical": ("count",), "weights": "count"}, "price", "got 'count' as categorical"),
-        ({"time": "price"}, "price", "got the time 'price' as y too, expected an input"),
+        ({"time": "price"}, "price", "got 'price' as time and as y, expected an input"),
     ],
 )
 def test_columns_named_for_nothing_are_refused(tmp_path, columns, target, words):
@@ -213,7 +213,7 @@ def test_runs_made_with_columns_named_for_nothing_are_still_read(tmp_path):
 def test_two_orders_of_days_and_months_in_a_time_are_named(tmp_path):
     when = pd.date_range("2020-01-01", periods=60).strftime("%d/%m/%Y").tolist()
     path = saved(tmp_path, TABLE.assign(when=[*when[:-1], "01/15/2021"]))
-    with pytest.raises(ValueError, match="got '13/01/2020' and '01/15/2021' in the column 'when'"):
+    with pytest.raises(ValueError, match="got '13/01/2020' and '01/15/2021' in the time col"):
         data.load(path, columns=data.Columns(time="when"))
 
 

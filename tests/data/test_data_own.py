@@ -242,7 +242,7 @@ def test_an_archive_holds_one_file(tmp_path):
     assert len(data.load(path).train.y) == 18
     with ZipFile(path, "a") as packed:
         packed.writestr("sets/more.csv", csv_of(ROWS))
-    with pytest.raises(ValueError, match="2 files in an archive, expected one: sets/mine.csv, set"):
+    with pytest.raises(ValueError, match="2 files in the archive, expected one table: sets/mine.c"):
         data.load(path)
     with ZipFile(path, "w") as packed:
         packed.writestr("sets/.hidden.csv", "x")

@@ -171,7 +171,9 @@ def test_the_order_of_a_few_dates_is_that_of_the_training_rows(tmp_path):
     days = pd.date_range("2021-01-01", periods=60).strftime("%Y-%m-%d").tolist()
     frame = pd.DataFrame({"d": [*days, "15/01/2021", "01.15.2021"], "y": np.arange(62) / 7})
     frame.to_csv(tmp_path / "a.csv", index=False)
-    with pytest.warns(UserWarning, match="d as days and .*, month first with ., day first with /"):
+    with pytest.warns(
+        UserWarning, match="d as days and .*, month first with '.', day first with '/'"
+    ):
         like = data.load(tmp_path / "a.csv")
     for cells in (["04/01/2021", "04.01.2021"], ["04.01.2021"], ["04/01/2021"]):
         new = given_new_rows(pd.DataFrame({"d": cells}), None, like)

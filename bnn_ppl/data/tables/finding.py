@@ -169,7 +169,7 @@ def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray
     values = values_of(cells, Column("time", kind, form=found.form or "iso"), hint)
     for row in np.flatnonzero(np.isnan(values))[:1]:
         if kind != found.kind and (both := two_orders(cells)):
-            got = f"{both[0]!r} and {both[1]!r} in the column {cells.name!r} of time"
+            got = f"{both[0]!r} and {both[1]!r} in the time column {cells.name!r}"
             require(source, False, got, "days and months in one order", "correct these cells")
         got = f"{cells.iloc[row]!r} in {cells.index[row]}, column {cells.name!r} of time"
         require(source, False, got, "a number or a date", "correct the cell or remove the line")

@@ -96,7 +96,7 @@ def refuse_unused_columns(
     inputs: Sequence[str], targets: Sequence[str], columns: Columns, source: str
 ) -> None:
     """Refuse names that change nothing; before a run: those made with such are still opened."""
-    got, expected = f"the time {columns.time!r} as y too", "an input, or a column that is dropped"
+    got, expected = f"{columns.time!r} as time and as y", "an input, or a column that is dropped"
     require(source, columns.time not in targets, got, expected, "name another column")
     expected = "an input, or the first column of y" if targets else "an input"
     for name in columns.categorical:

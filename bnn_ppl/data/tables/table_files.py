@@ -352,8 +352,8 @@ def _unpacked(where: Path | io.BytesIO, suffix: str) -> bytes:
         if not fitting:
             raise ValueError("got no table in the archive")
         if len(fitting) > 1:
-            got = f"{len(fitting)} files in an archive"
-            raise ValueError(f"{got}, expected one: {listed(fitting)}")
+            got = f"got {len(fitting)} files in the archive"
+            raise ValueError(f"{got}, expected one table: {listed(fitting)}")
         return packed.read(fitting[0])
 
 

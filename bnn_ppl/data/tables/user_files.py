@@ -272,7 +272,8 @@ def _split(
         return split_rows(name, split, np.zeros((len(table), 0)))
     values, encoding = values_to_cut(*cut), cut[-1]
     known = encoding is None or number < values.shape[1]
-    got, expected = f"split={split!r} of an earlier version", f"one of {values.shape[1]} inputs"
+    got = f"split={split!r}, which counted columns of x in an earlier version"
+    expected = f"gap-0 to gap-{values.shape[1] - 1}, which count inputs"
     require(name, known, got, expected, "run again in another folder")
     return split_rows(name, split, values)
 

@@ -189,8 +189,10 @@ _WAVES = "sine", "cosine"
 
 
 def _words(column: Column) -> str:
-    told = [part for part in column.form.split(_AND) if part not in ("", ISO, WORDS, DIGITS)]
-    order = "".join(f", {part}" for part in told)
+    first, known = _known_orders(column.form)
+    told = [first] if first in (DAY_FIRST, MONTH_FIRST) else []
+    told += [f"{order} with {mark!r}" for mark, order in known.items() if order != first]
+    order = "".join(f", {each}" for each in told)
     cycles = f" and cycles of {', '.join(column.cycles)}" if column.cycles else ""
     return f"as days{cycles}{order}"
 
