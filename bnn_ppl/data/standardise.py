@@ -51,10 +51,11 @@ def _moments(values: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray
 
 def refuse_scales(source: Path | str, scale: np.ndarray, names: Sequence[str]) -> None:
     """Refuse columns of numbers too large or too small for a standard deviation."""
-    for name, each in zip(names, np.ravel(scale), strict=True):
-        got = f"a standard deviation of {each:g} in the column {name!r}"
-        right, do = 0 < each < np.inf, "give it in another unit, or drop it"
-        require(source, right, got, "a finite one above 0", do)
+    scales = np.ravel(scale)
+    for k in np.flatnonzero(~((scales > 0) & (scales < np.inf)))[:1]:
+        got = f"a standard deviation of {scales[k]:g} in the column {names[k]!r}"
+        do = "give it in another unit, or drop it"
+        require(source, False, got, "a finite one above 0", do)
 
 
 def by_last_axis(x: np.ndarray) -> MeanScale:
