@@ -288,6 +288,8 @@ def test_cells_written_in_other_ways_are_refused():
     column = Column("price", "number", fill=1.0, form=",")
     with pytest.raises(ValueError, match="written as ',', expected one of number, .*with bnn_ppl"):
         _columns(Encoding((column,), Column("y", "number")))
+    few = Column("day", "date", fill=1.0, form="iso, day first with /")  # of the training rows
+    assert _columns(Encoding((few,), Column("y", "number")))
 
 
 def test_tables_of_data_frames_are_read_with_their_headers_and_without_their_index(tmp_path):
