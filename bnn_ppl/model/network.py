@@ -300,22 +300,32 @@ def _refuse_noise(network: nnx.Module, state: nnx.State) -> None:
     """Have this copy of the network refuse to draw noise, which would be the same at each call."""
     if not any(isinstance(each, nnx.RngState) for _, each in _flat(state)):
         return
-    owners = dict(nnx.iter_modules(network))
     for path, stream in nnx.iter_graph(network):
-        # An RNN takes a key for its initial carry, which is zeros.
-        recurrent = isinstance(owners.get(path[:-1]), nnx.RNN | nnx.RNNCellBase)
-        if type(stream) is nnx.RngStream and stream.tag != "carry" and not recurrent:
+        if type(stream) is nnx.RngStream:
             own: Any = stream
             own.place = ".".join(map(str, path))
             own.__class__ = _Refused
 
 
 class _Refused(nnx.RngStream):
-    def __call__(self) -> jax.Array:
-        place: Any = self
+    def __call__(self) -> Any:
+        own: Any = self
+        return _RefusedKey(own.place)
+
+    def fork(self, **_: Any) -> Any:
+        return self().used
+
+
+class _RefusedKey:
+    """A key that may be drawn but not used: an initial carry of zeros takes one."""
+
+    def __init__(self, place: str):
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
         raise ValueError(
-            f"got a network that draws noise by {place.place}, expected a deterministic one: "
-            "weights are sampled already, so remove it or call .eval()"
+            f"got a network that draws noise from the random stream {self._place}, expected a "
+            "deterministic one: weights are sampled already, so remove it or call .eval()"
         )
 
 

@@ -384,19 +384,24 @@ class WithAttention(nnx.Module):
 
 
 class WithNoise(nnx.Module):
-    def __init__(self, *, rngs):
-        self.linear, self.rngs = nnx.Linear(3, 2, rngs=rngs), rngs
+    def __init__(self, *, rngs, own=lambda rngs: rngs):
+        self.linear, self.rngs, self.own = nnx.Linear(3, 2, rngs=rngs), rngs, own
 
     def __call__(self, x):
-        return self.linear(x + jax.random.normal(self.rngs.noise(), x.shape))
+        return self.linear(x + jax.random.normal(self.own(self.rngs).noise(), x.shape))
 
 
 @pytest.mark.parametrize(
-    ("net", "place"), [(WithAttention, "attention.rngs"), (WithNoise, "rngs.default")]
+    ("net", "place"),
+    [
+        (WithAttention, "attention.rngs"),
+        (WithNoise, "rngs.default"),
+        (partial(WithNoise, own=nnx.Rngs.fork), "rngs.default"),
+    ],
 )
 def test_noise_that_a_network_draws_is_refused(net, place):
     model = bnn.models.regressor(net, bnn.priors.normal(), 1.0, num_outputs=2)
-    with pytest.raises(ValueError, match=f"got a network that draws noise by {place}, expected"):
+    with pytest.raises(ValueError, match=f"draws noise from the random stream {place}, expected"):
         bnn.condition(model, (X, X[:, :2]))
 
 
@@ -413,6 +418,32 @@ def test_keys_that_are_not_used_are_no_noise():
             return self.rnn(x[:, None])[:, -1]
 
     assert trace(Recurrent)[0](X).shape == (4, 2)
+
+
+class OfBothWays(nnx.Module):
+    def __init__(self, *, rngs):
+        each = [nnx.RNN(nnx.SimpleCell(3, 1, rngs=rngs), rngs=rngs) for _ in range(2)]
+        self.rnn = nnx.Bidirectional(*each, rngs=rngs)
+
+    def __call__(self, x):
+        return self.rnn(x[:, None])[:, -1]
+
+
+class OfOneStep(nnx.Module):
+    def __init__(self, *, rngs, carry_init=nnx.initializers.zeros):
+        self.cell, self.rngs, self.init = nnx.GRUCell(3, 2, rngs=rngs), rngs, carry_init
+
+    def __call__(self, x):
+        carry = self.cell.initialize_carry(x.shape, self.rngs, self.init)
+        return self.cell(carry, x)[1]
+
+
+def test_a_key_for_an_initial_carry_of_zeros_is_no_noise():
+    for net in (OfBothWays, OfOneStep):
+        assert trace(net)[0](X).shape == (4, 2)
+    random = partial(OfOneStep, carry_init=nnx.initializers.normal())
+    with pytest.raises(ValueError, match="draws noise from the random stream rngs.default, exp"):
+        trace(random)[0](X)
 
 
 def test_a_dropout_that_is_switched_off_is_accepted():
