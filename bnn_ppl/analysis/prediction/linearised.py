@@ -103,35 +103,42 @@ def _predictive(
     if real:
         at = {site: centre[site] for site in real if site in own}  # others are held
         return _of_parameter(lambda values: of_model(values, x, *y), own, at)
-    with _networks_noted() as weights:
+    with _networks_noted() as met:
         of_model(own | centre, x, *y)
-    with changed_networks(_linearised_about(weights)):
+    with changed_networks(_linearised_about(met)):
         return of_model(own, x, *y)
 
 
 @contextmanager
-def _networks_noted() -> Iterator[dict[str, nnx.State]]:
-    """Give the weights of each network that is met, which need not be sites themselves."""
-    found: dict[str, nnx.State] = {}
+def _networks_noted() -> Iterator[list[nnx.State]]:
+    """Give the weights of the networks as they are met, which need not be sites themselves.
+
+    Two networks may have one name, where their weights are fixed.
+    """
+    found: list[nnx.State] = []
 
     def note(name: str, module: nnx.Module) -> nnx.Module:
-        found[name] = nnx.state(module, nnx.Param)
+        found.append(nnx.state(module, nnx.Param))
         return module
 
     with changed_networks(note):
         yield found
 
 
-def _linearised_about(centre: Mapping[str, nnx.State]) -> Callable[[str, nnx.Module], Callable]:
+def _linearised_about(met: list[nnx.State]) -> Callable[[str, nnx.Module], Callable]:
+    """Linearise networks about the weights that they have been met with, in the same order."""
+    centres = iter(met)
+
     def change(name: str, module: nnx.Module) -> Callable:
         graph, own, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
+        centre = next(centres)
 
         def network(*args: Any, **kwargs: Any) -> Any:
             def outputs(weights: nnx.State) -> Any:
                 called: Any = nnx.merge(graph, weights, rest)
                 return called(*args, **kwargs)
 
-            return _linear(outputs, own, centre[name])
+            return _linear(outputs, own, centre)
 
         return network
 

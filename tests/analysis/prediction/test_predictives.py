@@ -256,6 +256,24 @@ def test_networks_are_linearised_whatever_their_sites_are_called(name):
     assert np.abs(found - location(draw)).max() > 0.1
 
 
+def test_fixed_networks_of_one_name_keep_their_own_weights():
+    fixed = [bnn.nets.MLP(3, (4,), 3, rngs=nnx.Rngs(seed)) for seed in range(2)]
+    head = partial(bnn.nets.MLP, 3, (4,), 1)
+
+    def model(x, y=None):
+        for prefix, net in zip("ab", fixed, strict=True):
+            with handlers.scope(prefix=prefix):
+                x = bnn.random_network("f", net, {"*": "fixed"})(x)
+        location = bnn.random_network("net", head, bnn.priors.normal())(x)[:, 0]
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(location, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    at = posterior.constrain(posterior.init(jax.random.key(0)))
+    found, expected = (p.predictive(at, X).mean for p in (bnn.linearised(posterior, at), posterior))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_a_model_with_nothing_to_linearise_is_warned_of():
     def rates(x):
         return dist.Poisson(jnp.exp(x))
@@ -263,7 +281,7 @@ def test_a_model_with_nothing_to_linearise_is_warned_of():
     model = partial(own_model, of_numpyro=True, likelihood=rates)
     posterior = bnn.condition(model, (X, np.arange(12)))
     draws = gaussian_draws(posterior)
-    with pytest.warns(UserWarning, match="got a likelihood Poisson without loc or logits"):
+    with pytest.warns(UserWarning, match="predictions are not linearised: .* its Poisson no loc"):
         found = bnn.predict(posterior, draws, X)
     sampled = bnn.predict(posterior, draws, X, predictive="sampled")
     np.testing.assert_array_equal(found["mean"], sampled["mean"])
