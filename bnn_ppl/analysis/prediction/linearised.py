@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from flax import nnx
 from jax.tree_util import Partial
 from numpyro.distributions import Distribution, TransformedDistribution
@@ -15,12 +16,20 @@ from numpyro.distributions import Distribution, TransformedDistribution
 from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.several_targets import Joint
 from bnn_ppl.model.trace import Values, innermost
 from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
+
+# They keep more arrays that are computed from their location or logits.
+_WITH_MORE = (
+    dist.AsymmetricLaplaceQuantile,
+    dist.NegativeBinomialLogits,
+    dist.RelaxedBernoulliLogits,
+)
 
 
 def linearised(
@@ -156,28 +165,63 @@ def _of_parameter(of_values: Callable, own: Values, at: Values) -> Distribution:
     """Linearise the location or the logits of y, with all else as the draw has it."""
     distribution = of_values(own)
     leaves, structure = jax.tree.flatten(distribution)
-    known = _parameter(distribution)
+    known = _parameters(distribution)
     linear = _linear(
-        lambda values: jnp.asarray(_parameter(of_values(own | values))),
+        lambda values: [jnp.asarray(each.value) for each in _parameters(of_values(own | values))],
         {site: own[site] for site in at},
         at,
     )
-    return jax.tree.unflatten(structure, [linear if leaf is known else leaf for leaf in leaves])
+    changed = {}  # by the identity of the array in its place
+    for parameter, value in zip(known, linear, strict=True):
+        changed |= parameter.changed(value)
+    return jax.tree.unflatten(structure, [changed.get(id(leaf), leaf) for leaf in leaves])
 
 
-def _parameter(distribution: Any) -> Any:
-    """Give the location or the logits that a distribution has; None without."""
+class _Parameter(NamedTuple):
+    """The location or the logits of a distribution."""
+
+    distribution: Any
+    name: str
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.distribution, self.name)
+
+    def changed(self, value: Any) -> dict[int, Any]:
+        """Give the arrays of the distribution with another value, by identity of its own ones."""
+        own: Any = self.distribution
+        if not isinstance(own, _WITH_MORE):
+            return {id(self.value): value}
+        arguments = {name: getattr(own, name) for name in own.arg_constraints}
+        new = type(own)(**arguments | {self.name: value}, validate_args=False)
+        pairs = zip(jax.tree.leaves(own), jax.tree.leaves(new), strict=True)
+        return {id(old): leaf for old, leaf in pairs}
+
+
+def _parameters(distribution: Any) -> list[_Parameter]:
+    """Give the parameters to linearise: of several observed sites, those that each has."""
+    parameters = [_parameter(part) for part in _parts(distribution)]
+    return [each for each in parameters if each]
+
+
+def _parts(distribution: Distribution) -> list[Distribution]:
+    return distribution.parts if isinstance(distribution, Joint) else [distribution]
+
+
+def _parameter(distribution: Any) -> _Parameter | None:
+    """Find the location or the logits that a distribution has; None without."""
     while not isinstance(distribution, TransformedDistribution) and hasattr(
         distribution, "base_dist"
     ):
         distribution = distribution.base_dist
-    leaves, known = jax.tree.leaves(distribution), vars(distribution)
-    parameters = (known[name] for name in ("loc", "logits") if name in known)
-    return next((p for p in parameters if any(leaf is p for leaf in leaves)), None)
+    leaves = jax.tree.leaves(distribution)
+    parameters = (_Parameter(distribution, each) for each in ("loc", "logits"))
+    known = (each for each in parameters if each.name in vars(distribution))
+    return next((each for each in known if any(leaf is each.value for leaf in leaves)), None)
 
 
 def _has_parameter(posterior: Posterior, values: Values) -> bool:
-    """Whether y has a location or logits; warn if not."""
+    """Whether y has a location or logits; warn if not, also of one of several observed sites."""
     found: list[Distribution] = []
 
     def look(values: Values, rows: tuple) -> None:
@@ -185,14 +229,14 @@ def _has_parameter(posterior: Posterior, values: Values) -> bool:
         found.append(posterior.predictive(values, rows[0], *y))
 
     jax.eval_shape(look, values, posterior.rows.examples[:2])
-    if _parameter(found[0]) is not None:
-        return True
-    warn(
-        "predictions are not linearised: the model has no network of random_network, and its "
-        f"{type(innermost(found[0])).__name__} no loc or logits; those of a network are then often "
-        "too wide"
-    )
-    return False
+    parts = _parts(found[0])
+    without = [type(innermost(part)).__name__ for part in parts if _parameter(part) is None]
+    if without:
+        warn(
+            "predictions are not linearised: the model has no network of random_network, and its "
+            f"{', '.join(without)} no loc or logits; those of a network are then often too wide"
+        )
+    return len(without) < len(parts)
 
 
 def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:

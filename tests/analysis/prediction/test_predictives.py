@@ -256,6 +256,45 @@ def test_networks_are_linearised_whatever_their_sites_are_called(name):
     assert np.abs(found - location(draw)).max() > 0.1
 
 
+@pytest.mark.parametrize("is_inflated", [False, True])
+def test_all_of_a_negative_binomial_has_the_linearised_logits(is_inflated):
+    def law(logits):
+        inner = dist.NegativeBinomialLogits(2.0, logits)
+        return dist.ZeroInflatedDistribution(inner, gate=0.2) if is_inflated else inner
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law((x @ w) ** 2), obs=y)
+
+    posterior = bnn.condition(model, (X, np.arange(12)))
+    at, w = RNG.normal(size=(2, 3))
+    found = bnn.linearised(posterior, {"w": at}).predictive({"w": w}, X)
+    expected = law((X @ at) ** 2 + 2 * (X @ at) * (X @ (w - at)))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4)
+    np.testing.assert_allclose(found.log_prob(2), expected.log_prob(2), rtol=1e-4)
+
+
+def test_each_of_several_observed_sites_is_linearised():
+    def model(x, y=None):
+        y = y or {}
+        w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("a", dist.Normal((x @ w) ** 2, 1.0), obs=y.get("a"))
+            numpyro.sample("b", dist.Bernoulli(logits=(x @ w) ** 3), obs=y.get("b"))
+            numpyro.sample("c", dist.Poisson((x @ w) ** 2), obs=y.get("c"))
+
+    counts = np.arange(12)
+    posterior = bnn.condition(model, (X, {"a": REAL, "b": counts % 2, "c": counts}))
+    at, w = RNG.normal(size=(2, 3))
+    with pytest.warns(UserWarning, match="not linearised: .* its Poisson no loc"):
+        found = bnn.linearised(posterior, {"w": at}).predictive({"w": w}, X).parts
+    there, away = X @ at, X @ (w - at)
+    probs = nnx.sigmoid(there**3 + 3 * there**2 * away)
+    expected = [there**2 + 2 * there * away, probs, (X @ w) ** 2]
+    np.testing.assert_allclose([part.mean for part in found], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_fixed_networks_of_one_name_keep_their_own_weights():
     fixed = [bnn.nets.MLP(3, (4,), 3, rngs=nnx.Rngs(seed)) for seed in range(2)]
     head = partial(bnn.nets.MLP, 3, (4,), 1)
