@@ -1,5 +1,6 @@
 """Check a model: observed sites that fit y, and latent sites that can be sampled."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -211,8 +212,14 @@ def used_inputs(jaxpr: Any, outputs: list[bool]) -> list[bool]:
 
 def _refuse_drawn_keys(jaxpr: Any, of_keys: list[bool]) -> None:
     """Refuse a network that draws noise when called, which counts the uses of its keys."""
-    left = partial_eval.dce_jaxpr(jaxpr.jaxpr, of_keys)[0]
-    if any(step.primitive.name not in ("copy", "stop_gradient") for step in left.eqns):
+
+    def steps(outputs: list[bool]) -> Counter[str]:
+        left = partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[0]
+        return Counter(step.primitive.name for step in left.eqns)
+
+    # What is printed is kept whatever is asked for.
+    of_uses = steps(of_keys) - steps([False] * len(of_keys))
+    if of_uses.keys() - {"copy", "stop_gradient"}:
         raise ValueError(
             "got a network that draws noise when called (dropout), expected a deterministic one: "
             "call .eval(), or remove its dropout"
