@@ -81,14 +81,16 @@ def linearised(
             "expected fixed statistics: pass a trained network after .eval()"
         )
     given = _values(posterior.whole, values)
-    shapes, real, has_networks = _sites_of(posterior.whole)
+    shapes, real, networks = _sites_of(posterior.whole)
     each = [_checked(shapes, own) for own in given]
     centres = {site: jnp.stack([own[site] for own in each]) for site in each[0]}
-    if has_networks or not _has_parameter(posterior, each[0]):
+    if networks or not _has_parameter(posterior, each[0]):
         real = ()
+    weights = [site for network in networks for site in _variables(network)]
+    by_name = len(set(weights)) == len(weights) and set(weights) <= set(shapes)
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive. The centres are numbers of a program, not constants.
-    predictive = Partial(partial(_predictive, real), posterior.predictive, centres)
+    predictive = Partial(partial(_predictive, real, by_name), posterior.predictive, centres)
     return posterior._replace(
         predictive=predictive,
         prior=posterior.prior._replace(open_scale=None),
@@ -97,9 +99,18 @@ def linearised(
 
 
 def _predictive(
-    real: tuple[str, ...], of_model: Callable, centres: Values, values: Values, x: Any, *y: Any
+    real: tuple[str, ...],
+    by_name: bool,
+    of_model: Callable,
+    centres: Values,
+    values: Values,
+    x: Any,
+    *y: Any,
 ) -> Distribution:
-    """Linearise the networks of a model; in one without, y's parameter in the `real` sites."""
+    """Linearise the networks of a model; in one without, y's parameter in the `real` sites.
+
+    Weights that are sites `by_name` are known without a run of the model at the centre.
+    """
     count = len(next(iter(centres.values())))
     if count > 1 and CENTRE not in values:
         raise ValueError(
@@ -112,35 +123,62 @@ def _predictive(
     if real:
         at = {site: centre[site] for site in real if site in own}  # others are held
         return _of_parameter(lambda values: of_model(values, x, *y), own, at)
-    with _networks_noted() as met:
-        of_model(own | centre, x, *y)
-    with changed_networks(_linearised_about(met)):
+    if by_name:
+        weights_of: Callable[[_Network], nnx.State] = partial(_named, centre)
+    else:
+        with _networks_noted() as met:
+            of_model(own | centre, x, *y)
+        weights_of = partial(_met, iter(met))
+    with changed_networks(_linearised_about(weights_of)):
         return of_model(own, x, *y)
 
 
+class _Network(NamedTuple):
+    name: str
+    weights: nnx.State
+
+
+def _variables(network: _Network) -> dict[str, tuple[tuple, nnx.Variable]]:
+    """Give the path and the variable of each weight, by the name that its site has if sampled."""
+    flat: Any = nnx.to_flat_state(network.weights)
+    return {".".join([network.name, *map(str, path)]): (path, leaf) for path, leaf in flat}
+
+
+def _met(networks: Iterator[_Network], _: _Network) -> nnx.State:
+    """Give the weights of the next network, since they are met again in the same order."""
+    return next(networks).weights
+
+
+def _named(centre: Values, network: _Network) -> nnx.State:
+    """Give the weights of a network that values have by their names."""
+    variables = _variables(network).items()
+    return nnx.from_flat_state(
+        [(path, leaf.replace(centre[site])) for site, (path, leaf) in variables]
+    )
+
+
 @contextmanager
-def _networks_noted() -> Iterator[list[nnx.State]]:
-    """Give the weights of the networks as they are met, which need not be sites themselves.
+def _networks_noted() -> Iterator[list[_Network]]:
+    """Give the networks as they are met, whose weights need not be sites themselves.
 
     Two networks may have one name, where their weights are fixed.
     """
-    found: list[nnx.State] = []
+    found: list[_Network] = []
 
     def note(name: str, module: nnx.Module) -> nnx.Module:
-        found.append(nnx.state(module, nnx.Param))
+        found.append(_Network(name, nnx.state(module, nnx.Param)))
         return module
 
     with changed_networks(note):
         yield found
 
 
-def _linearised_about(met: list[nnx.State]) -> Callable[[str, nnx.Module], Callable]:
-    """Linearise networks about the weights that they have been met with, in the same order."""
-    centres = iter(met)
-
+def _linearised_about(
+    weights_of: Callable[[_Network], nnx.State],
+) -> Callable[[str, nnx.Module], Callable]:
     def change(name: str, module: nnx.Module) -> Callable:
         graph, own, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
-        centre = next(centres)
+        centre = weights_of(_Network(name, own))
 
         def network(*args: Any, **kwargs: Any) -> Any:
             def outputs(weights: nnx.State) -> Any:
@@ -171,7 +209,7 @@ def _of_parameter(of_values: Callable, own: Values, at: Values) -> Distribution:
         {site: own[site] for site in at},
         at,
     )
-    changed = {}  # by the identity of the array in its place
+    changed: dict[int, Any] = {}  # by the identity of the array in its place
     for parameter, value in zip(known, linear, strict=True):
         changed |= parameter.changed(value)
     return jax.tree.unflatten(structure, [changed.get(id(leaf), leaf) for leaf in leaves])
@@ -267,8 +305,8 @@ def has_centres(posterior: Posterior, draws: Any) -> bool:
     )
 
 
-def _sites_of(posterior: Posterior) -> tuple[Values, tuple[str, ...], bool]:
-    """Give the shapes of the sites, those with any real values, and whether a network is met."""
+def _sites_of(posterior: Posterior) -> tuple[Values, tuple[str, ...], list[_Network]]:
+    """Give the shapes of the sites, those with any real values, and the networks that are met."""
     real: list[str] = []
 
     def inspect(position: Values) -> Values:
@@ -276,9 +314,11 @@ def _sites_of(posterior: Posterior) -> tuple[Values, tuple[str, ...], bool]:
         real.extend(site for site in position if values[site] is position[site])
         return values
 
-    with _networks_noted() as found:
-        shapes = jax.eval_shape(inspect, jax.eval_shape(posterior.init, jax.random.key(0)))
-    return shapes, tuple(real), bool(found)
+    with _networks_noted() as at_start:
+        start = jax.eval_shape(posterior.init, jax.random.key(0))
+    with _networks_noted() as networks:  # of one run of the model, if it needs one
+        shapes = jax.eval_shape(inspect, start)
+    return shapes, tuple(real), networks or at_start
 
 
 def _checked(shapes: Values, values: Mapping[str, Any]) -> Values:

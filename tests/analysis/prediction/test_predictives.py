@@ -295,6 +295,24 @@ def test_each_of_several_observed_sites_is_linearised():
     np.testing.assert_allclose([part.mean for part in found], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["plain", "scoped"])
+def test_a_network_whose_weights_are_sites_is_run_no_more_often_linearised(name, monkeypatch):
+    calls, call = [], bnn.nets.MLP.__call__
+
+    def counted(*arguments):
+        calls.append(1)
+        return call(*arguments)
+
+    posterior = bnn.condition(MODELS.get(name, own_model), (X, REAL))
+    at = {site: np.zeros(shape) for site, shape in posterior.sites.value_shapes().items()}
+    about = bnn.linearised(posterior, at)
+    monkeypatch.setattr(bnn.nets.MLP, "__call__", counted)
+    posterior.predictive(at, X)
+    alone = len(calls)
+    about.predictive(at, X)
+    assert len(calls) == 2 * alone
+
+
 def test_fixed_networks_of_one_name_keep_their_own_weights():
     fixed = [bnn.nets.MLP(3, (4,), 3, rngs=nnx.Rngs(seed)) for seed in range(2)]
     head = partial(bnn.nets.MLP, 3, (4,), 1)
