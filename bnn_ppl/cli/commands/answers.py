@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.acquisition.acquire import Acquired, Score
+from bnn_ppl.analysis.acquisition.acquire import Score
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.problem.student import student_of
 from bnn_ppl.cli.run_folders import check_out, figure_path, reopen
-from bnn_ppl.cli.tables import named, table_text
+from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.storage.copied_run import write_run
@@ -300,22 +299,8 @@ def acquire(
     wanted = None if targets is None else read_new_rows(targets, run.data).x
     with waiting(progress, "predicting the pool"):
         found = bnn.acquire(*(run.posterior, run.draws, rows.x), targets=wanted, **choice._asdict())
-    table = _in_units(found, run.data)
+    table = found.in_units(run.data, run.data.class_names).table
     print(f"{len(table)} of {len(rows.x):,} rows of {pool} by {found.score}; 0 is the first")
     print(table_text(table[: 2 * _ROWS_SHOWN]))
     table.to_csv(out)
     print(f"\nrows in {out}")
-
-
-def _in_units(found: Acquired, data: Any) -> Any:
-    """Give the table in the units of the data, and classes by their names."""
-    table = found.table.copy()
-    if "class" in table:
-        table["class"] = named(table["class"].to_numpy(), data)
-        return table
-    scale, mean = np.asarray(data.y_scale).item(), np.asarray(data.y_mean).item()
-    table["mean"], table["sd"] = table["mean"] * scale + mean, table["sd"] * scale
-    factor = {"epig": 1.0, "variance": scale**2}.get(found.score, scale)
-    added = mean if found.score in ("ucb", "thompson") else 0.0
-    table["score"] = table["score"] * factor + added
-    return table
