@@ -168,9 +168,9 @@ def test_divergences_near_a_scale_of_0():
 
 @pytest.mark.thorough
 def test_divergences_of_a_noise_that_goes_to_0():
-    def model(x, y=None, floor=0.0):
+    def model(x, y=None, prior=None):
         slopes = numpyro.sample("slopes", dist.Normal(0, 1).expand([4]).to_event(1))
-        noise = numpyro.sample("noise", dist.TruncatedNormal(0.0, 1.0, low=floor))
+        noise = numpyro.sample("noise", prior or dist.HalfNormal(1.0))
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(x @ slopes, noise), obs=y)
 
@@ -179,12 +179,13 @@ def test_divergences_of_a_noise_that_goes_to_0():
 
     def diverging(model):
         posterior = bnn.condition(model, rows)
-        draws = sampled(posterior, bnn.nuts(posterior), num_chains=4, num_draws=500)
+        options = {"num_chains": 4, "num_warmup": 300, "num_draws": 500}
+        draws = sampled(posterior, bnn.nuts(posterior), **options)
         return posterior, draws, int(draws.sample_stats.diverging.sum())
 
     posterior, draws, count = diverging(model)
     assert told(posterior, draws, "divergences").startswith("a noise that is bounded further")
-    assert diverging(partial(model, floor=0.1))[-1] < count / 2
+    assert diverging(partial(model, prior=bnn.priors.noise(0.3)))[-1] < count / 2
 
 
 @pytest.mark.thorough

@@ -44,7 +44,7 @@ _ADVICE = {
 }
 
 
-_MOST_RATIO_OF_NOISE = 4  # of the sd of y in a typical draw to that in one of fifty
+_MOST_RATIO_OF_NOISE = 3  # of the sd of y in a typical draw to that in one of fifty
 _SMALL_NOISE = 0.05  # that one, as a share of the spread of y
 # What acceptance may fall short of the target of warm-up before warm-up counts as cut short.
 _MOST_SHORT_OF_TARGET = 0.1
@@ -240,9 +240,9 @@ def _goes_to_0(sample: RowSample) -> bool:
     if sample.kind != "mean" or sample.sd is None or sample.y.dtype.kind != "f":
         return False
     sd = sample.sd.mean(axis=tuple(range(2, sample.sd.ndim)))
-    typical, least = np.quantile(sd, (0.5, 0.02), axis=1)
-    small = (least < typical / _MOST_RATIO_OF_NOISE) & (least < _SMALL_NOISE * sample.y.std())
-    return bool(small.any())
+    least = np.quantile(sd, 0.02)
+    small = min(np.median(sd) / _MOST_RATIO_OF_NOISE, _SMALL_NOISE * sample.y.std())
+    return bool(least < small)
 
 
 def _missed_target(draws: Any) -> str:
