@@ -263,7 +263,11 @@ def test_divergences_of_few_draws_some_chains_or_all(posterior):
         assert f"({how}))" in bnn.verdict(posterior, tuned).text
     stats = {"diverging": diverging, "acceptance_rate": np.full((4, 100), 0.6)}
     for settings, how in (
-        ({"target_acceptance": 0.9, "step_size": None}, "more warm-up, which ended early"),
+        (
+            {"target_acceptance": 0.9, "step_size": None},
+            "a longer warm-up (acceptance 0.60, target 0.9)",
+        ),
+        ({"step_size": None}, "shorter steps (a longer warm-up, which finds them)"),
         ({"target_acceptance": 0.65, "step_size": None}, "shorter steps"),
         ({"target_acceptance": 0.9, "step_size": 0.1}, "shorter steps"),
     ):

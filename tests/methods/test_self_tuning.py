@@ -12,14 +12,17 @@ import pytest
 from flax import nnx
 from marks import quick_first
 from scipy.optimize import minimize_scalar
-from scipy.stats import multivariate_normal
+from scipy.stats import chi2, multivariate_normal
 from targets import linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.stochastic_gradient.step_size_tuning import slowed_gradient
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
+    _highest_temperature,
+    slowed_gradient,
+)
 from bnn_ppl.methods.training.held_out_rows import HeldOut
 from bnn_ppl.methods.training.rate_trials import RATES, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
@@ -436,6 +439,14 @@ def test_the_mass_is_the_curvature_of_a_linear_model():
         np.linalg.inv(covariance)
     )  # the prior's precision and the Fisher information
     np.testing.assert_allclose(state.mass["w"], expected, rtol=0.3)
+
+
+@pytest.mark.parametrize("num_weights", [1, 3, 100, 10**6])
+def test_a_stable_chain_of_any_number_of_weights_is_not_taken_for_unstable(num_weights):
+    highest = _highest_temperature(num_weights)
+    assert chi2.sf(highest * num_weights, num_weights) < 1e-9
+    assert highest > 2
+    assert num_weights < 10**6 or highest < 2.01
 
 
 @pytest.mark.thorough

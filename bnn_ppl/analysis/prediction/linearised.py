@@ -271,8 +271,8 @@ def _has_parameter(posterior: Posterior, values: Values) -> bool:
     without = [type(innermost(part)).__name__ for part in parts if _parameter(part) is None]
     if without:
         warn(
-            "predictions are not linearised: the model has no network of random_network, and its "
-            f"{', '.join(without)} no loc or logits; those of a network are then often too wide"
+            "predictions are not linearised: the model has no random_network, and its "
+            f"{', '.join(without)} no loc or logits; if it holds a network, they are often too wide"
         )
     return len(without) < len(parts)
 

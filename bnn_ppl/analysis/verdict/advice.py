@@ -64,7 +64,7 @@ def of_inputs(
     if sample.kind == "mean" and _is_constant(posterior):
         # A noise without a lower bound then has no posterior, whatever is drawn of it.
         kind = "uninformative" if advice.settled else "constant"
-        yield Finding(kind, "y is the same in all rows", "rows in which y differs")
+        yield Finding(kind, "y is the same in all rows", "add rows with other values of y")
         return
     gain, error = _mean_and_error(sample, sample.score_by_row - guess.log_score)
     if guess.no_better and (gain < -2 * error or _y_depends_on_x(sample)):

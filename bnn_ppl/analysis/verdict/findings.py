@@ -42,11 +42,9 @@ _ADVICE = {
     "exponent": "more particles (num_particles)",
     "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
 }
-
-
 _MOST_RATIO_OF_NOISE = 3  # of the sd of y in a typical draw to that in one of fifty
 _SMALL_NOISE = 0.05  # that one, as a share of the spread of y
-# What acceptance may fall short of the target of warm-up before warm-up counts as cut short.
+# By which the acceptance of draws may miss the target of warm-up before that was too short.
 _MOST_SHORT_OF_TARGET = 0.1
 # What makes the steps shorter of methods that find their size by it.
 _SHORTENING = {
@@ -99,7 +97,7 @@ def scale_advice(posterior: Posterior, sample: RowSample) -> str | None:
     if far is not None:
         return f"scale the inputs to mean 0 and sd 1 ({far})"
     far = _far(sample.y)
-    support = None if far is None else support_of_y(posterior, sample)
+    support = None if far is None else support_of_y(posterior, sample.sites, sample.x)
     if support is constraints.real:
         return f"scale y to mean 0 and sd 1 ({far})"
     return f"divide y by its mean ({far})" if support is constraints.positive else None
@@ -162,9 +160,7 @@ def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]
             f"make at least {LEAST_DRAWS} in each of several chains",
         )
     elif not moves:
-        steps = shorter_steps(draws)
-        also = "" if steps.startswith("more warm-up") else ", or more warm-up"
-        yield Finding("stuck", "no chain moves", steps + also)
+        yield Finding("stuck", "no chain moves", f"{shorter_steps(draws)}, or more warm-up")
     elif mixes.rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
@@ -224,15 +220,19 @@ def _of_temperatures(draws: Any) -> Iterator[Finding]:
 
 def shorter_steps(draws: Any) -> str:
     """Say how steps are made shorter; of those found without a target, only warm-up decides."""
-    settings = json.loads(draws.attrs.get("settings", "{}"))
+    settings = _settings(draws)
     found = settings.get("step_size") in (None, "found")
     by = next((name for name in _SHORTENING if name in settings and found), "")
     if found and not by and "step_size" in settings:
-        return "more warm-up, which finds the steps"
-    if not by:
+        by = "a longer warm-up, which finds them"
+    elif not by:
         rate = "learning_rate" in settings and "step_size" not in settings
         by = f"a smaller {'learning_rate' if rate else 'step_size'}"
     return f"shorter steps ({_SHORTENING.get(by, by)})"
+
+
+def _settings(draws: Any) -> dict[str, Any]:
+    return json.loads(draws.attrs.get("settings", "{}"))
 
 
 def _goes_to_0(sample: RowSample) -> bool:
@@ -247,7 +247,7 @@ def _goes_to_0(sample: RowSample) -> bool:
 
 def _missed_target(draws: Any) -> str:
     """Advise more warm-up where the steps that it found are too long for where the draws went."""
-    settings = json.loads(draws.attrs.get("settings", "{}"))
+    settings = _settings(draws)
     found = settings.get("step_size") is None and "acceptance_rate" in draws.sample_stats
     if not found or "target_acceptance" not in settings:
         return ""
@@ -255,7 +255,7 @@ def _missed_target(draws: Any) -> str:
     target = settings["target_acceptance"]
     if rate > target - _MOST_SHORT_OF_TARGET:
         return ""
-    return f"more warm-up, which ended early (acceptance {rate:.2f}, target {target:g})"
+    return f"a longer warm-up (acceptance {rate:.2f}, target {target:g})"
 
 
 def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Iterator[Finding]:
@@ -277,7 +277,7 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
             f"{advice}"
         )
     elif _goes_to_0(sample):
-        advice = "a noise that is bounded further from 0, as by priors.noise(floor)"
+        advice = "a noise that is bounded further from 0, for example by priors.noise(floor)"
     else:
         advice = _missed_target(draws) or advice
     if whole.all():
@@ -343,7 +343,7 @@ def of_fits(sample: RowSample, draws: Any, rhat: float) -> Iterator[Finding]:
 
 def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
     """Find fits that learn the noise with so many weights that these explain part of it."""
-    held_out = "noise_rows" in json.loads(draws.attrs.get("settings", "{}"))
+    held_out = "noise_rows" in _settings(draws)
     if (
         noise_sites(posterior)
         and not held_out

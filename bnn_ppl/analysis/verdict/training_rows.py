@@ -148,7 +148,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     every_y = np.asarray(posterior.rows.examples[1])
     support = None
     if num_classes is None and y.dtype.kind == "i" and every_y.min() < 0:
-        support = _support_of_y(posterior, sites, x)
+        support = support_of_y(posterior, sites, x)
     average = _average(every_y, row_weights, num_classes, support)
     known = _known(y, num_classes, support)
     if not known.all():
@@ -188,12 +188,8 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
     return bool(np.ptp(np.asarray(center), axis=0).any())
 
 
-def support_of_y(posterior: Posterior, sample: RowSample) -> Any:
-    """Give the support of a number of y, by a draw."""
-    return _support_of_y(posterior, sample.sites, sample.x)
-
-
-def _support_of_y(posterior: Posterior, sites: dict[str, Any], x: Tree) -> Any:
+def support_of_y(posterior: Posterior, sites: dict[str, Any], x: Tree) -> Any:
+    """Give the support of a number of y, by the first draw (chain, draw, ...) of all sites."""
     first = {site: values[:1, :1] for site, values in sites.items()}
     block, _ = next(in_blocks(sites_to_judge(posterior, first), np.ones((1, 1))))
 

@@ -67,8 +67,9 @@ def sgnht(
     friction
         Strength A of the injected noise, which is also the initial friction. By default
         0.1 (1 + 3 / d). With less, and no noise of minibatches, :math:`\xi` oscillates ever more
-        widely, and the explicit steps heat the chain: of a standard Gaussian, the variance is 1.6
-        times too large with 0.01 and steps of 0.35, and within 4 % with the default.
+        widely, and the explicit steps heat the chain: of a standard Gaussian of 3 or more weights,
+        the variance is 1.6 times too large with 0.01 and steps of 0.35, and within 4 % with the
+        default.
 
     Raises
     ------

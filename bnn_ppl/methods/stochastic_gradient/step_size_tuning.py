@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-import scipy
+from scipy.special import chdtri
 
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.method import Counts, Method, draw_position
@@ -303,8 +303,8 @@ def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:
 
 
 def _highest_temperature(num_weights: int) -> float:
-    """Temperature that a stable chain never reaches: 1 more than one step in a billion does."""
-    return 1.0 + float(scipy.stats.chi2.isf(1e-9, num_weights)) / num_weights
+    """Temperature that a stable chain never reaches: 1 above what one step in a billion does."""
+    return 1.0 + float(chdtri(num_weights, 1e-9)) / num_weights  # a quantile of chi-squared
 
 
 def _next_window(highest: float, lost: Array, state: TuningState) -> TuningState:

@@ -222,6 +222,15 @@ def test_warm_up_stops_at_the_posterior_and_draws_move_a_particle_each(posterior
         np.testing.assert_array_equal(method.draw(key, state)["w"], state.positions["w"][which])
 
 
+def test_only_short_steps_that_fail_diverge(posterior, method, first):
+    state = first._replace(exponent=jnp.ones(()), step_size=jnp.asarray(100.0))  # all fail
+    keys = jax.random.split(jax.random.key(3), 40)
+    _, info = jax.vmap(lambda key: method.step(key, state, posterior.data))(keys)
+    is_short = np.asarray(info["step_size"]) < 100 / 4
+    assert 5 < is_short.sum() < 35
+    np.testing.assert_array_equal(info["diverging"], is_short)
+
+
 # --- what is said of it
 
 
