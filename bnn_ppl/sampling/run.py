@@ -27,6 +27,7 @@ from bnn_ppl.sampling.run_checks import check_spec, refuse_other_run
 from bnn_ppl.sampling.run_verdict import judge
 from bnn_ppl.sampling.search.scale_search import find_scale
 from bnn_ppl.sampling.setup.run_spec import Keep, RunSpec
+from bnn_ppl.storage.arviz_versions import import_meanwhile
 from bnn_ppl.storage.run_storage import RunStorage
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ def run(
     if interruption is not None:  # the points are not yet those that a folder is to hold
         spec, storage = spec._replace(init=position), RunStorage(None)
     state = place_chains(key, posterior, method, spec, storage, progress)
+    import_meanwhile()
     with draws_in_errors(lambda: state):
         with event_log(log_to) as state.recorder.log, interrupts(progress) as pressed:
             interrupted = pressed_or_late(pressed, end)

@@ -7,8 +7,11 @@ are mappings from names to groups, with ``attrs`` and ``isel``, so that ``draws[
 the other: sizes, variables and ``isel`` are alike, `as_dataset` gives the rest.
 """
 
+import sys
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
     import xarray
 
 Arrays = dict[str, np.ndarray]
+
+
+def import_meanwhile() -> None:
+    """Begin to import ArviZ, which takes a second, while the devices work; no draws need it yet."""
+    if "arviz" not in sys.modules:
+        Thread(target=import_module, args=("arviz",), name="import of ArviZ").start()
 
 
 def draws_of_arrays(

@@ -42,7 +42,7 @@ def inference_data(
         draws = draws_of_arrays(
             {name: group for name, group in groups.items() if group}, attrs, dims
         )
-    return with_groups(draws, fitted=by_chain(fitted)) if fitted else draws
+    return with_groups(draws, fitted=dataset_of(fitted, ("chain",))) if fitted else draws
 
 
 def with_groups(
@@ -56,25 +56,19 @@ def with_constants(
     draws: "arviz.InferenceData", constants: dict[str, np.ndarray]
 ) -> "arviz.InferenceData":
     """Add the values at which points are held, if there are any: the group ``constant_data``."""
-    import xarray
-
-    if not constants:
-        return draws
-    arrays = {name: (_dims(name, np.ndim(a)), a) for name, a in constants.items()}
-    return with_groups(draws, constant_data=xarray.Dataset(arrays))
+    return with_groups(draws, constant_data=dataset_of(constants)) if constants else draws
 
 
-def by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":
-    """Make a dataset of arrays (chain, ...)."""
+def dataset_of(arrays: dict[str, np.ndarray], first: tuple[str, ...] = ()) -> "xarray.Dataset":
+    """Make a dataset of arrays whose `first` dimensions have these names, the rest ArviZ's."""
     import xarray
 
     return xarray.Dataset(
-        {name: (["chain", *_dims(name, np.ndim(a) - 1)], a) for name, a in arrays.items()}
+        {
+            name: ([*first, *(f"{name}_dim_{i}" for i in range(np.ndim(a) - len(first)))], a)
+            for name, a in arrays.items()
+        }
     )
-
-
-def _dims(name: str, count: int) -> list[str]:
-    return [f"{name}_dim_{i}" for i in range(count)]
 
 
 def with_points_of(draws: Any, posterior: Posterior) -> Posterior:

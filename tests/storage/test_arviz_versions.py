@@ -19,7 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.weight_space.weight_statistics import moments
 from bnn_ppl.plots.warmup import shows_rates
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
-from bnn_ppl.storage.inference_data import by_chain, inference_data, with_groups
+from bnn_ppl.storage.inference_data import dataset_of, inference_data, with_groups
 
 PACKAGE = Path(bnn.__file__).parent
 ADAPTER = PACKAGE / "storage" / "arviz_versions.py"
@@ -137,15 +137,15 @@ def test_chains_of_one_draw_are_no_reason_to_warn(arviz_1):
 
 def test_groups_of_a_tree_are_added_replaced_and_left_out(arviz_1):
     draws = inference_data({"w": np.zeros((2, 5))}, {}, None, FACTS)
-    both = with_groups(draws, posterior=by_chain({"v": np.ones(2)}), prior=by_chain({}))
+    both = with_groups(draws, posterior=dataset_of({"v": np.ones(2)}), prior=dataset_of({}))
     assert list(both) == ["posterior", "prior"] and list(both["posterior"]) == ["v"]
     assert list(draws["posterior"]) == ["w"]  # as it was
-    assert list(draws_of_groups({"posterior": by_chain({}), "fitted": None}, {})) == ["posterior"]
+    assert list(draws_of_groups({"posterior": dataset_of({}), "fitted": None}, {})) == ["posterior"]
     assert all(type(group) is xr.Dataset for group in groups_of(both).values())
 
 
 def test_a_tree_without_posterior_is_refused(arviz_1):
-    draws = draws_of_groups({"prior": by_chain({"w": np.zeros(2)})}, {})
+    draws = draws_of_groups({"prior": dataset_of({"w": np.zeros(2)})}, {})
     for use in (as_dataset, bnn.diagnostics.rhat, bnn.diagnostics.weights):
         with pytest.raises(ValueError, match="got a DataTree with groups prior, expected one"):
             use(draws)

@@ -24,7 +24,7 @@ from bnn_ppl.storage.files import (
     read_of_run,
     run_of,
 )
-from bnn_ppl.storage.inference_data import by_chain
+from bnn_ppl.storage.inference_data import dataset_of
 from bnn_ppl.storage.warmup_statistics import GROUP, read_warmup, warmup_dataset
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def open_draws(folder: str | Path, whole: Whole = "draws") -> "arviz.InferenceDa
     num_chains = datasets["posterior"].sizes["chain"]
     fitted = read_fitted(folder, run)
     if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
-        datasets["fitted"] = by_chain(fitted)
+        datasets["fitted"] = dataset_of(fitted, ("chain",))
     datasets[STATISTICS] = _statistics(folder, run, (num_chains, num_draws), stop)
     datasets[GROUP] = warmup_dataset(read_warmup(folder, num_chains, run))
     return draws_of_groups(datasets, attrs)

@@ -17,7 +17,6 @@ import math
 import os
 import secrets
 import shutil
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,7 @@ from bnn_ppl.storage.draws_zarr import chunks as files_of
 from bnn_ppl.storage.draws_zarr.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
 from bnn_ppl.storage.draws_zarr.zarr_reader import nodes, num_draws_of, read_metadata, stored_name
 from bnn_ppl.storage.files import DRAWS, JSON, METADATA, PROBLEM, RUN, SPARE, read_json, sealed
-from bnn_ppl.storage.inference_data import inference_data, with_constants
+from bnn_ppl.storage.inference_data import dataset_of
 
 if TYPE_CHECKING:
     import xarray
@@ -73,21 +72,10 @@ def create_empty(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{DRAWS}.{os.getpid()}"
-    empty = {
-        group: {
-            name: np.zeros((num_chains, 1, *leaf.shape), leaf.dtype)
-            for name, leaf in leaves.items()
-        }
-        for group, leaves in one_record.items()
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # ArviZ warns of more chains than draws
-        draws = inference_data(empty["posterior"], empty["sample_stats"], y, {})
-    draws = with_constants(draws, constants or {})
     root = zarr.create_group(unfinished, zarr_format=3, overwrite=True)
-    for name in draws:
-        group = root.create_group(name, attributes=dict(draws[name].attrs))
-        for variable, array in draws[name].variables.items():
+    for name, dataset in _empty_groups(one_record, num_chains, y, constants or {}).items():
+        group = root.create_group(name)
+        for variable, array in dataset.variables.items():
             _create_array(group, stored_name(str(variable)), array, num_draws)
     _write_metadata(unfinished, _consolidated(unfinished, _name_of(folder)))
     if (folder / DRAWS).exists():
@@ -159,6 +147,24 @@ def bytes_published(writer: ZarrWriter) -> int:
 
 
 # --- layout and metadata
+
+
+def _empty_groups(
+    one_record: Records, num_chains: int, y: np.ndarray | None, constants: dict[str, np.ndarray]
+) -> "dict[str, xarray.Dataset]":
+    """Give the groups of one empty draw, without ArviZ: its import takes a second."""
+    groups = {
+        group: dataset_of(
+            {n: np.zeros((num_chains, 1, *a.shape), a.dtype) for n, a in leaves.items()},
+            ("chain", "draw"),
+        )
+        for group, leaves in one_record.items()
+    } | {"observed_data": dataset_of({} if y is None else {"y": y})}
+    groups = {
+        name: dataset.assign_coords({dim: np.arange(n) for dim, n in dataset.sizes.items()})
+        for name, dataset in groups.items()
+    } | {"constant_data": dataset_of(constants)}
+    return {name: dataset for name, dataset in groups.items() if dataset.data_vars}
 
 
 def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: int) -> None:
