@@ -48,10 +48,11 @@ def test_intervals_of_the_right_sd_are_trusted_95_times_in_100(rows):
 @pytest.mark.parametrize(("factor", "finding"), [(0.5, "too narrow"), (2.0, "too wide")])
 def test_an_sd_of_half_or_twice_the_truth_is_found(rows, factor, finding):
     found = 0
+    level = 50 if rows == 31 and finding == "too wide" else 90  # 90 % of 31 may all be inside
     for seed in range(20):
         given = regression(seed, rows, lambda sd, x: factor * sd)
         check = metrics.calibration_check(*given)
-        found += check.sentence.startswith(f"90 % intervals are {finding}: they hold ")
+        found += check.sentence.startswith(f"{level} % intervals are {finding}: they hold ")
         assert check.trusted is not True or rows == 31
     assert found >= (16 if rows == 31 else 20)
 
@@ -177,8 +178,8 @@ def test_intervals_that_hold_but_in_the_middle_are_too_wide():
     y = np.where(rng.uniform(size=60) < 0.07, 3.0, 0.1) * rng.normal(size=60)
     check = metrics.calibration_check({"mean": np.zeros(60), "variance": np.ones(60)}, y)
     assert check.table.finding[0] == "" and check.trusted is False
-    assert check.sentence.startswith("90 % intervals are too wide: they hold ")
-    assert "and those of 50 % hold 9" in check.sentence
+    assert check.sentence.startswith("50 % intervals are too wide: they hold 9")
+    assert ", those of 90 % 9" in check.sentence
 
 
 def test_variances_without_end_have_no_thirds():

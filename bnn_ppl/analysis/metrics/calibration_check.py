@@ -103,11 +103,10 @@ class CalibrationCheck:
             return text + (f", above all where {self._where(same)}" if some else "")
         if len(inner):
             line = inner.loc[(inner.held - inner.expected).abs().idxmax()]
-            own = self._held(whole[whole.output == line.output].iloc[0], rows)
-            those = f"those of 50 % hold {_percent(line.held)} %"
-            most = f"at most {_percent(line.upper)}"
-            limit = most if line.held > line.expected else f"at least {_percent(line.lower)}"
-            return f"{self._what} are {line.finding}: {own}, and {those} ({limit} % expected)"
+            wide = whole[whole.output == line.output].iloc[0]
+            those = f"those of {100 * wide.expected:g} % {_percent(wide.held)} %"
+            told = f"50 % intervals are {line.finding}: {self._held(line, rows)}"
+            return f"{told}, {those} ({_expected(wide)})"
         if len(found):
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]
