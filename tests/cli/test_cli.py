@@ -129,7 +129,14 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table_and_is_read_if_
     assert draws.posterior.sizes["chain"] == 2 and draws.posterior.sizes["draw"] == 5
     out = capsys.readouterr().out
     published = bnn.data.published("yacht", split=0)
-    for words in ("277 training and 31 test rows", "rmse", "nll", "rhat_median", "functions"):
+    for words in (
+        "277 training and 31 test rows",
+        "rmse",
+        "nll",
+        "crps",
+        "rhat_median",
+        "functions",
+    ):
         assert words in out
     assert f"{published['rmse']:.4g}" in out
     assert f"{draws.attrs['gradient_evaluations']:,}" in out

@@ -89,7 +89,7 @@ def known_rows(prediction: Any, y: ArrayLike) -> tuple[Any, ArrayLike]:
 
 def one_output(prediction: Prediction, output: int) -> dict[str, Array]:
     """Give what is known of one of several outputs: a prediction of its own."""
-    known = [name for name in ("mean", "variance", *PIT_ENDS) if name in prediction]  # type: ignore[operator]
+    known = [name for name in ("mean", "variance", "crps", *PIT_ENDS) if name in prediction]  # type: ignore[operator]
     return {name: variable(prediction, name)[:, output] for name in known}
 
 

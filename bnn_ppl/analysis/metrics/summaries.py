@@ -52,7 +52,7 @@ def summary(
         where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
         gaussian_nll, crps (and crps_mcse where it is drawn) if the prediction has it,
         predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
-        of them, the means of predictive_sd and coverage_90, nll jointly and the sum of
+        of them, the means of predictive_sd, coverage_90 and crps, nll jointly and the sum of
         gaussian_nll, followed by each output's, as in ``rmse[0]``. Of several sites: the joint nll,
         then each site's, as in ``label: accuracy``.
     """
@@ -133,4 +133,6 @@ def by_output(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[st
         values[f"gaussian_nll[{output}]"] = gaussian_nll(marginal, y[:, output], scale=own)
         values[f"predictive_sd[{output}]"] = float(np.mean(sd))
         values[f"coverage_90[{output}]"] = coverage(marginal, y[:, output], level=0.9)
+        if "crps" in marginal:
+            values[f"crps[{output}]"] = crps(marginal, y[:, output], scale=own)
     return values

@@ -72,6 +72,17 @@ def test_the_score_of_gaussians_is_exact(weighted):
     np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
 
 
+def test_beside_other_scores_it_is_given_where_it_is_quick(monkeypatch):
+    posterior, (draws, _) = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL), drawn()
+    expected = bnn.predict(posterior, draws, (X, REAL), crps=True)["crps"]
+    np.testing.assert_allclose(crps.crps_beside(posterior, draws, (X, REAL))["crps"], expected)
+    enough = 4096 * ROWS, 3 * 10 * ROWS  # draws of y, and weights
+    for most in (np.array(enough), enough - np.array([1, 0]), enough - np.array([0, 1])):
+        monkeypatch.setattr(crps, "_MOST_BESIDE", tuple(most))
+        found = crps.crps_beside(posterior, draws, (X, REAL))
+        assert ("crps" in found) == (tuple(most) == enough)
+
+
 def test_whether_the_score_is_exact_depends_on_the_number_of_draws_alone(monkeypatch):
     monkeypatch.setattr(crps, "_of_gaussians", lambda each, shares, y: (np.zeros(len(y)),) * 2)
     x, y = np.ones((9_000, 2), np.float32), np.zeros(9_000, np.float32)
@@ -186,6 +197,10 @@ def test_several_outputs_are_each_by_itself():
         conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL), draws, (X, REAL), crps=True
     )
     np.testing.assert_allclose(scores[:, 0], one.crps, rtol=1e-9)
+    both = bnn.predict(posterior, draws, (X, y), crps=True)
+    summary = bnn.metrics.summary(both, y, scale=[1.0, 3.0], digits=None)
+    assert summary["crps[0]"] == pytest.approx(float(one.crps.mean()))
+    assert summary["crps"] == pytest.approx((summary["crps[0]"] + summary["crps[1]"]) / 2)
 
 
 @pytest.mark.parametrize(
