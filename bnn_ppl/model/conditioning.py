@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.data.streams.streams import Stream, converted
 from bnn_ppl.model.initial import inspected_sites
 from bnn_ppl.model.normalisation.batch_norm import statistics_found
 from bnn_ppl.model.normalisation.batch_statistics import layers_of
@@ -69,9 +69,9 @@ def condition(
         sites; x an array or a tree of arrays (rows, ...); lists of numbers and tables count as
         arrays. NaN in y is a missing target, which the model must mask; masked numbers outside a
         discrete support, such as the label -1, also count as missing. Or rows that stay on disk,
-        from :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text
-        with as many words as classes, one-hot rows, or 1 to K (with a warning); predictions then
-        keep their names.
+        from :func:`bnn_ppl.data.stream`, where no y may be NaN. Labels of classes may be whole
+        floats, truth values, text with as many words as classes, one-hot rows, or 1 to K (with a
+        warning); predictions then keep their names.
     temperature
         T > 0. Below 1 a cold, above 1 a warm posterior.
     tempered
@@ -149,7 +149,8 @@ def condition(
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data, targets)
     if stream is not None:
-        check_classes(model, stream, data)
+        check_classes(model, stream, data, targets)
+        stream = stream if targets is None else converted(stream, targets.with_columns)
     check_missing(model, data)
     _check_targets(targets, list(found))
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)

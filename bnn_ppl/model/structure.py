@@ -302,12 +302,18 @@ def explained(x: Any) -> Iterator[None]:
         ) from error
 
 
-def check_classes(model: Callable, stream: Stream, data: Data) -> None:
+def check_classes(
+    model: Callable, stream: Stream, data: Data, targets: "Targets | None" = None
+) -> None:
     """Refuse numbers in a stream's y outside a discrete support, which one pass over y finds.
 
-    `data` are rows of it in memory. Of a source that holds x and y together only these are known.
+    `data` are rows of it in memory, y as columns if it is of several sites. Of a source that holds
+    x and y together only these are known.
     """
-    ends = stream.ends_of_y() if data[1].dtype.kind in "iu" else None
+    is_whole = data[1].dtype.kind in "iu" if targets is None else targets.some_are_whole
+    ends = stream.ends_of_y() if is_whole else None
     if ends is not None:
         x = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 2, axis=0), data[0])
-        checked_structure(model, (x, jnp.asarray(np.stack(ends), data[1].dtype)))
+        y = jax.tree.map(lambda *each: np.stack(each), *ends)
+        y = y if targets is None else targets.packed(y)
+        checked_structure(model, (x, jnp.asarray(y, data[1].dtype)), targets)

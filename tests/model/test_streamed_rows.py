@@ -6,8 +6,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray
 from interrupts import press_ctrl_c
 from jax.sharding import Mesh
 from marks import quick_first
@@ -127,6 +129,95 @@ def test_chunks_are_whole_blocks_and_padded_by_copies():
     np.testing.assert_array_equal(x[:rest], table()[0][-rest:])
     np.testing.assert_array_equal(x[rest:], np.repeat(x[:1], 128 - rest, axis=0))
     assert y.shape == (128,)
+
+
+# --- several observed sites
+
+
+def two_heads(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([COLUMNS, 2]).to_event(2))
+    out = x @ w
+    given = {"kind": None, "size": None} if y is None else y
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("size", dist.Normal(out[:, :1], 0.3).to_event(1), obs=given["size"])
+        numpyro.sample("kind", dist.Bernoulli(logits=out[:, 1]), obs=given["kind"])
+
+
+SGLD = partial(bnn.sgld, step_size=1e-4)
+
+
+def by_site():
+    x, y = table()
+    return x, {"size": y[:, None], "kind": (y > 0).astype(int)}
+
+
+def two_headed():
+    x, y = by_site()
+    return [bnn.condition(two_heads, rows) for rows in ((x, y), bnn.data.stream(x, y))]
+
+
+def test_several_sites_have_the_density_of_rows_in_memory():
+    whole, posterior = two_headed()
+    assert posterior.rows.full_batch.chunks.num > 5
+    position = whole.init(jax.random.key(0))
+    (value, gradient), (expected, slope) = (
+        jax.jit(jax.value_and_grad(each.logdensity))(position, each.rows.full_batch)
+        for each in (posterior, whole)
+    )
+    assert value == pytest.approx(float(expected), rel=1e-6)
+    np.testing.assert_allclose(gradient["w"], slope["w"], rtol=1e-4)
+    x, y = posterior.data.read(np.arange(ROWS))
+    minibatch, rows = (x[5:25], jnp.asarray(y[5:25], jnp.float32)), whole.rows.examples
+    np.testing.assert_allclose(
+        posterior.logdensity(position, minibatch),
+        whole.logdensity(position, (rows[0][5:25], rows[1][5:25])),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        (partial(bnn.hmc, **FIXED), {}),
+        # All rows are a batch, in whatever order.
+        (SGLD, {"init": {"w": np.zeros((COLUMNS, 2))}, "batch_size": "all"}),
+    ],
+)
+def test_several_sites_run_and_predict_from_a_stream(method, more, tmp_path):
+    whole, posterior = two_headed()
+    x, y = by_site()
+    held_out = x[:50], {site: values[:50] for site, values in y.items()}
+    options = {"score_every": 1, "held_out": held_out}
+    one, other = (sampled(each, method(each), **options | more) for each in (whole, posterior))
+    same_draws(one, other, rtol=2e-4)
+    found, expected = (each.warmup_sample_stats["held_out_nll"].values for each in (other, one))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    expected = bnn.predict(whole, one, (x, y), crps=True)
+    rows = bnn.data.stream(x, y)
+    for data in (rows, posterior.data):
+        found = bnn.predict(posterior, one, data, batch_size=300, crps=True)
+        xarray.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    stored = bnn.predict(posterior, one, rows, batch_size=300, folder=tmp_path / "x.zarr")
+    xarray.testing.assert_allclose(stored, bnn.predict(whole, one, (x, y)), rtol=1e-4, atol=1e-5)
+    minibatches = {"batch_size": 50, "num_warmup": 10, "num_draws": 10}
+    drawn = sampled(posterior, SGLD(posterior), **minibatches)
+    assert np.isfinite(drawn.posterior["w"]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": np.arange(ROWS) // (ROWS - 1) * 3}, "got y from 0 to 3"),
+        ({"kind": np.arange(ROWS) // (ROWS - 1) * 2**25}, "as large as 33554432"),
+        ({"kind": np.zeros(ROWS - 1, int)}, "got x of 650 rows and y of 649 and 650"),
+        ({"kind": ["a"] * ROWS}, "got y of 'kind' of type list"),
+    ],
+)
+def test_impossible_values_of_a_site_of_a_stream_are_refused(change, message):
+    x, y = by_site()
+    with pytest.raises((ValueError, TypeError), match=message):
+        bnn.condition(two_heads, bnn.data.stream(x, y | change))
 
 
 # --- runs

@@ -48,8 +48,7 @@ def rows_of(
         x, y = rows_to_predict(posterior, data)
         num_rows = len(jax.tree.leaves(x)[0])
         size = num_rows if size is None else size
-    if size < 1:
-        raise ValueError(f"got batch_size={size} for {num_rows} rows, expected at least 1")
+    check_size(size, num_rows)
 
     def part(start: int) -> Rows:
         if isinstance(data, Stream):
@@ -58,6 +57,23 @@ def rows_of(
         return jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))
 
     return num_rows, size, part
+
+
+def in_parts(data: Any, size: int | None) -> Iterator[Any]:
+    """Give the rows of a stream in parts of at most `size`, or 1,024; others as they are."""
+    if not isinstance(data, Stream):
+        yield data
+        return
+    size = _OF_STREAM if size is None else size
+    check_size(size, data.num_rows)
+    for start in range(0, data.num_rows, size):
+        yield data.read(np.arange(start, min(start + size, data.num_rows)))
+
+
+def check_size(size: int, num_rows: int) -> None:
+    """Refuse fewer than one row at a time."""
+    if size < 1:
+        raise ValueError(f"got batch_size={size} for {num_rows} rows, expected at least 1")
 
 
 @contextmanager

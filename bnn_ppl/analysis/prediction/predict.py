@@ -11,7 +11,7 @@ from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.distributions.crps import crps_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.large_data import rows_of, written
+from bnn_ppl.analysis.prediction.large_data import in_parts, rows_of, written
 from bnn_ppl.analysis.prediction.model_average import Sums, adder, dataset_of
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
@@ -136,9 +136,9 @@ def predict(
             own: dict[str, Any] = {"predictive": predictive, "batch_size": batch_size}
             return predict(posterior, draws, rows, **own, crps=crps)
 
-        prediction = predicted_by_site(of_one, with_points_of(draws, posterior), data)
-        return prediction if folder is None else _stored([prediction], folder)
-    if predictive == "closed_form":
+        whole = with_points_of(draws, posterior)
+        parts = (predicted_by_site(of_one, whole, rows) for rows in in_parts(data, batch_size))
+    elif predictive == "closed_form":
         parts = closed_form_parts(posterior, draws, data, batch_size)
     else:
         averaging = predicting(posterior, draws, predictive)
@@ -150,7 +150,8 @@ def predict(
     if folder is None:
         first, *others = parts
         found = xarray.concat([first, *others], "row") if others else first
-        scored = crps_of(posterior, draws, data, predictive, batch_size) if crps else {}
+        of_all = crps and posterior.rows.targets is None  # else each site has its own already
+        scored = crps_of(posterior, draws, data, predictive, batch_size) if of_all else {}
         return found.assign({str(name): each for name, each in scored.items()})
     return _stored(parts, folder)
 

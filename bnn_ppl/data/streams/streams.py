@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,7 +55,7 @@ class Stream:
 
     __getitem__ = __array__ = __iter__
 
-    def read(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+    def read(self, rows: np.ndarray) -> tuple[Any, Any]:
         """Read rows of x and y by their numbers (rows,), in any order; each may come again."""
         rows = np.asarray(rows, np.int64)
         order = np.argsort(rows)
@@ -68,26 +68,35 @@ class Stream:
         return jax.tree.map(lambda leaf: np.take(leaf, back, axis=0), (x, y))
 
     @cached_property
-    def examples(self) -> tuple[Any, np.ndarray]:
+    def examples(self) -> tuple[Any, Any]:
         """Up to 1,024 rows (x, y), one of each of as many equal stretches of rows."""
         most = max(2, min(_EXAMPLES, _EXAMPLE_BYTES // max(1, self.row_bytes), self.num_rows))
         most = min(most, self.num_rows)
         place = np.arange(most) + np.random.default_rng(0).random(most)
         return self.read(np.minimum((place * self.num_rows / most).astype(int), self.num_rows - 1))
 
-    def ends_of_y(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Give the least and the largest y, from one pass over it.
+    def ends_of_y(self) -> tuple[Any, Any] | None:
+        """Give the least and the largest y, from one pass over it, by site if it is a dict.
 
         None where x must be read with y: of a source of pairs, or with a transform.
         """
         if self._convert is not _as_it_is:
             return None
-        parts = []
-        for start in range(0, self.num_rows, _Y_ROWS):
-            y = self._sources[1].read(np.arange(start, min(start + _Y_ROWS, self.num_rows)))
-            parts.append((y.min(0), y.max(0)))
-        least, most = zip(*parts, strict=True)
-        return np.min(least, axis=0), np.max(most, axis=0)
+
+        def ends(source: Source) -> tuple[np.ndarray, np.ndarray]:
+            parts = []
+            for start in range(0, self.num_rows, _Y_ROWS):
+                y = source.read(np.arange(start, min(start + _Y_ROWS, self.num_rows)))
+                parts.append((y.min(0), y.max(0)))
+            least, most = zip(*parts, strict=True)
+            return np.min(least, axis=0), np.max(most, axis=0)
+
+        of_y = self._sources[1]
+        if isinstance(of_y, Source):
+            return ends(of_y)
+        by_site = {site: ends(source) for site, source in of_y.items()}
+        least, most = ({site: own[end] for site, own in by_site.items()} for end in (0, 1))
+        return least, most
 
     def modified(self) -> list[int]:
         """Give when its files were last written; 0 of what is no .npy file."""
@@ -127,7 +136,7 @@ def stream(
         source of pairs (x, y) with ``__len__`` and ``__getitem__``, as Grain's and
         tensorflow-datasets' data sources are; with `transform`, its elements may be of any form.
     y
-        Likewise, as many rows.
+        Likewise, as many rows; a dict by site for several observed sites.
     transform
         ``x, y -> x, y``: applied to arrays (rows, ...) as they are read, for example to standardise
         them; of a source, ``elements -> x, y``, where elements is a tree of arrays (rows, ...). It
@@ -159,14 +168,23 @@ def stream(
     if y is None:
         tree, convert = source_of(x, "x"), transform or _pair
     else:
-        tree = jax.tree.map(lambda leaf: source_of(leaf, "x"), x), source_of(y, "y")
+        of_y: Any
+        if isinstance(y, Mapping):
+            of_y = {site: source_of(own, f"y of {site!r}") for site, own in y.items()}
+        else:
+            of_y = source_of(y, "y")
+        tree = jax.tree.map(lambda leaf: source_of(leaf, "x"), x), of_y
         convert = _as_it_is if transform is None else partial(_converted, transform)
     sources = jax.tree.leaves(tree, is_leaf=_is_source)
     lengths = [source.num_rows for source in sources]
     if len(set(lengths)) > 1:
+        counts = [
+            " and ".join(str(each.num_rows) for each in jax.tree.leaves(part, is_leaf=_is_source))
+            for part in tree
+        ]
         raise ValueError(
-            f"got x of {' and '.join(map(str, lengths[:-1]))} rows and y of {lengths[-1]}, "
-            "expected as many in each: check the files"
+            f"got x of {counts[0]} rows and y of {counts[1]}, expected as many in each: check the "
+            "files"
         )
     if block is not None and not (isinstance(block, int | np.integer) and 1 <= block <= lengths[0]):
         raise ValueError(
@@ -178,6 +196,12 @@ def stream(
 def in_order_of(rows: Stream, sources: Any) -> Stream:
     """Make a stream of a tree (x, y) of sources whose epochs have the order of another's."""
     return Stream(sources, _as_it_is, rows.block, rows.page_row_bytes)
+
+
+def converted(rows: Stream, convert: Callable[..., tuple[Any, Any]]) -> Stream:
+    """Make a stream of the same rows, in the same order, ``x, y -> x, y`` applied to each part."""
+    both = partial(_converted_twice, rows._convert, convert)
+    return Stream(rows._sources, both, rows.block, rows.page_row_bytes)
 
 
 def left_out(rows: Stream, numbers: np.ndarray, transform: Callable) -> Stream:
@@ -215,6 +239,10 @@ def _as_it_is(found: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def _converted(transform: Callable, found: tuple[Any, Any]) -> tuple[Any, Any]:
     return transform(*found)
+
+
+def _converted_twice(first: Callable, second: Callable, found: Any) -> tuple[Any, Any]:
+    return second(*first(found))
 
 
 def _pair(elements: Any) -> tuple[Any, Any]:

@@ -64,10 +64,17 @@ class Targets(NamedTuple):
             )
         for target in self.sites:
             values = given[target.site]
-            if target.is_whole and whole_numbers(values).dtype.kind not in "biu":
+            if not target.is_whole:
+                continue
+            if whole_numbers(values).dtype.kind not in "biu":
                 raise ValueError(
                     f"got y of {target.site!r} that are not whole numbers, expected class numbers "
                     "or counts, as in the training rows: leave out the other rows"
+                )
+            if (largest := abs(values).max(initial=0)) > _MOST:
+                raise ValueError(
+                    f"got whole numbers as large as {largest} for {target.site!r}, expected at "
+                    f"most {_MOST} among several observed sites: give them as floats"
                 )
         return np.concatenate(
             [given[name].reshape(len(given[name]), -1).astype(float) for name in names], axis=1
@@ -93,6 +100,15 @@ class Targets(NamedTuple):
         ]
         return jnp.concatenate(parts, axis=1)
 
+    def with_columns(self, x: Any, y: Any) -> tuple[Any, np.ndarray]:
+        """Give rows (x, columns) of rows (x, y)."""
+        return x, self.packed(y)
+
+    @property
+    def some_are_whole(self) -> bool:
+        """Whether some are classes or counts."""
+        return any(target.is_whole for target in self.sites)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the sites."""
@@ -116,11 +132,6 @@ def targets_of(y: Any) -> Targets | None:
                 "in each row"
             )
         is_whole = values.dtype.kind in "iu" and np.asarray(y[name]).dtype.kind in "biu"
-        if is_whole and abs(values).max() > _MOST:
-            raise ValueError(
-                f"got whole numbers as large as {abs(values).max()} for {name!r}, expected at "
-                f"most {_MOST} among several observed sites: give them as floats"
-            )
         sites.append(Target(name, values.shape[1:], is_whole))
     return Targets(tuple(sites))
 
