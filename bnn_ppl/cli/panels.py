@@ -21,8 +21,9 @@ def distribution_panel(
 ) -> Callable[..., Any] | None:
     """Give what draws, on axes, the distribution of counts or times over all test rows.
 
-    None for other likelihoods, and for counts too large to show one by one. Probabilities are
-    exact, not shares of draws of y, which are few where a method has few draws of the weights.
+    None for other likelihoods, for several targets, and for counts too large to show one by one.
+    Probabilities are exact, not shares of draws of y, which are few where a method has few draws of
+    the weights.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def distribution_panel(
         With the rows to score in the place of the test rows.
     """
     chosen, rows = chosen_likelihood(problem), data.test
-    if chosen is None or not len(rows.y):
+    if chosen is None or not len(rows.y) or np.ndim(rows.y) > 1:
         return None
     cdf = partial(cdf_at, posterior, draws, rows.x)
     most = int(rows.y.max())

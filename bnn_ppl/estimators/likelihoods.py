@@ -25,7 +25,8 @@ def likelihood_of(
     name
         As the estimator was given it.
     y
-        Training targets (rows,), standardised if the likelihood is of standardised ones.
+        Training targets (rows,) or (rows, targets), standardised if the likelihood is of
+        standardised ones.
     columns
         Of X that are for the likelihood, by their roles, such as exposure (rows,).
     of_classes

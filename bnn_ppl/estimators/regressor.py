@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 import bnn_ppl as bnn
-from bnn_ppl.data.standardise import UNCHANGED
+from bnn_ppl.data.standardise import MeanScale
 from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of, refuse_of_normal
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.predictions import covariance_of, draws_of_y, predicted, quantiles_of
@@ -32,8 +32,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     ----------
     likelihood
         Distribution of y: "auto" is "normal"; or the name of another of
-        :mod:`bnn_ppl.likelihoods`, such as "poisson", which has no `noise`, and takes y of one
-        target. `columns` names those of X that are for it, such as exposures.
+        :mod:`bnn_ppl.likelihoods`, such as "poisson", which has no `noise`. "mixture" and
+        "quantile" take y of one target, the others of several. `columns` names those of X that are
+        for it, such as exposures.
     noise
         Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
         function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; "auto", the
@@ -109,7 +110,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             rows = checked_rows(self, X, y, sample_weight, self.columns, **_OF_Y)
             of_x, of_y = rows.scalings()
             if not is_standardised(self.likelihood):
-                of_y = UNCHANGED
+                of_y = MeanScale(np.zeros_like(of_y.mean), np.ones_like(of_y.scale))
             one = rows.y.ndim == 1
             self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
             self.y_scale_: Any = float(of_y.scale) if one else of_y.scale

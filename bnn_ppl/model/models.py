@@ -181,8 +181,9 @@ def with_likelihood(net: Any, prior: Prior, likelihood: Likelihood) -> Model:
     Returns
     -------
     Callable
-        ``model(x, y=None)`` with y (rows,). Columns that the likelihood uses beside those of the
-        network stand with x, as in ``model((x, {"exposure": days}), y)``, each (rows,).
+        ``model(x, y=None)`` with y (rows,), or (rows, targets) of a likelihood of several, which
+        are one event. Columns that the likelihood uses beside those of the network stand with x, as
+        in ``model((x, {"exposure": days}), y)``, each (rows,).
 
     Raises
     ------
@@ -197,7 +198,8 @@ def with_likelihood(net: Any, prior: Prior, likelihood: Likelihood) -> Model:
         x, columns = x if isinstance(x, tuple) else (x, {})
         network = random_network("net", net if ready is None else ready, prior)
         outputs = _outputs(_array(network(x)), num_outputs)
-        distribution = law(outputs, **columns)
+        distribution = jax.tree.map(_in_own_precision, law)(outputs, **columns)
+        distribution = distribution.to_event(len(distribution.batch_shape) - 1)
         with numpyro.plate("data", len(outputs)):
             numpyro.sample("y", distribution, obs=y)
 
@@ -220,6 +222,11 @@ def with_roles(model: Model, roles: Sequence[str], likelihood: Likelihood | None
 def _ready(net: Any) -> nnx.Module | None:
     """Give a ready network, whose weights are then numbers of the model; None for a factory."""
     return net if isinstance(net, nnx.Module) else None
+
+
+def _in_own_precision(number: Any) -> Any:
+    """Give an array of NumPy in JAX's precision of now: it keeps what it made of one in another."""
+    return jnp.asarray(number.copy()) if isinstance(number, np.ndarray) else number
 
 
 def _spread(noise_net: Any, x: jax.Array, num_outputs: int) -> jax.Array:

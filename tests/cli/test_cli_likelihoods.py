@@ -83,6 +83,34 @@ def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
 
 
 @pytest.mark.thorough
+def test_several_counts_are_stored_and_predicted_each_by_itself(capsys):
+    COUNTS.assign(m=RNG.poisson(9, ROWS)).to_csv("two.csv", index=False)
+    run("--data", "two.csv", "--likelihood", "negative_binomial", "--exposure", "days",
+        "--target", "n,m", "--folder", "two")  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "rmse[m]" in printed and "crps[n]" in printed
+    cli.main(["predict", "two"])
+    scores = dict(re.findall(r"^(\S+) +([\d.]+)$", capsys.readouterr().out, flags=re.MULTILINE))
+    table = pandas.read_csv("two/predictions.csv")
+    for name in "nm":
+        error = table[f"mean_{name}"] - table[f"observed_{name}"]
+        assert np.sqrt(np.mean(error**2)) == pytest.approx(float(scores[f"rmse[{name}]"]), rel=1e-3)
+        crps = table[f"crps_{name}"].mean()
+        assert crps == pytest.approx(float(scores[f"crps[{name}]"]), rel=1e-3)
+        median = table[f"quantile_0.5_{name}"]
+        assert (median == np.round(median)).all()
+    assert -table["log_score"].mean() == pytest.approx(float(scores["nll"]), rel=1e-3)
+    assert 1 < table["mean_m"].mean() / table["mean_n"].mean() < 5
+    law = json.loads(Path("two/problem.json").read_text())["law"]
+    assert law["num_outputs"] == 2 and np.shape(law["law"][0]) == (2, 2)
+    new = COUNTS.drop(columns="n").head(4)
+    new.to_csv("new.csv", index=False)
+    cli.main(["predict", "two", "--inputs", "new.csv"])
+    found = pandas.read_csv("two/predictions-new.csv")[["mean_n", "mean_m"]]
+    np.testing.assert_allclose(bnn.predict("two", x=new)["mean"], found, rtol=1e-5)
+
+
+@pytest.mark.thorough
 def test_a_censored_time_is_one_without_an_event(capsys):
     run("--data", "times.csv", "--likelihood", "weibull", "--censoring", "alive")
     assert "weibull likelihood" in capsys.readouterr().out
@@ -109,7 +137,12 @@ def test_a_censored_time_is_one_without_an_event(capsys):
             "--likelihood ordinal --data yacht",
             "class numbers 0, 1, 2, ...: choose another like",
         ),
-        ("--likelihood poisson --target a,n", "got several outputs with --likelihood poisson"),
+        ("--likelihood mixture --target a,n", "got several outputs with --likelihood mixture"),
+        ("--likelihood poisson --target n,a", "for the likelihood poisson, expected counts 0, 1"),
+        (
+            "--likelihood gamma --data times.csv --target time,days --censoring alive",
+            "got a column of censoring with 2 times a row, expected one",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(words, expected, capsys):

@@ -63,6 +63,23 @@ def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(
 
 
 @pytest.mark.thorough
+def test_several_counts_are_fitted_together_as_they_are():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.exp(np.column_stack([X[:, 0], 2 + 0 * X[:, 0]]).clip(-2, 2)))
+    options = {"likelihood": "poisson", "prior_scale": 1.0, "hidden": 3, "random_state": 0}
+    lengths = {"num_chains": 1, "num_warmup": 30, "num_draws": 5}
+    found = BayesianRegressor(**options, **lengths).fit(X, counts)
+    assert found.predict(X).shape == counts.shape
+    assert found.predict(X).mean(0) == pytest.approx(counts.mean(0), rel=0.5)
+    quantiles = found.predict(X, quantiles=[0.1, 0.9])
+    assert (quantiles == np.round(quantiles)).all() and quantiles.shape == (*counts.shape, 2)
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_allclose(again.predict(X[:3]), found.predict(X[:3]), rtol=1e-5)
+    found.partial_fit(X[:5], counts[:5])
+    assert found.n_features_in_ == X.shape[1] and (found.y_scale_ == [1, 1]).all()
+
+
+@pytest.mark.thorough
 def test_several_targets_are_fitted_together_each_in_its_units():
     y = np.column_stack([Y, -0.01 * X[:, 1] + 0.001 * RNG.normal(size=40)])
     fitted = BayesianRegressor(**SHORT, covariance="full").fit(X, y)

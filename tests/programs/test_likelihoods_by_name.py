@@ -1,5 +1,6 @@
 """Likelihoods by name: their densities, draws and predictions."""
 
+import json
 from functools import partial
 
 import arviz as az
@@ -9,7 +10,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from flax import nnx
 from marks import quick_first
+from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
 from programs.by_name import (
@@ -31,6 +34,7 @@ from bnn_ppl.analysis.prediction.quantiles import cdf_at
 from bnn_ppl.model.likelihoods.likelihood import from_json, to_json
 from bnn_ppl.model.likelihoods.positive.censored import log_survival
 from bnn_ppl.model.likelihoods.real.piecewise_normal import PiecewiseNormal
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 LIKELIHOODS = bnn.likelihoods.LIKELIHOODS
 
@@ -108,6 +112,87 @@ def test_pit_and_quantiles_are_those_of_the_average_over_draws(name):
     assert held == np.mean((pit >= 0.1) & (pit <= 0.9))
     summary = bnn.metrics.summary(prediction, own.y, digits=None)
     assert summary["coverage_90"] == np.mean((pit >= 0.05) & (pit <= 0.95))
+
+
+OF_SEVERAL = [name for name, each in LIKELIHOODS.items() if each.of_several]
+
+
+def of_two_targets(name):
+    """Give posteriors of two targets, and of each by itself."""
+    own, described = NAMED[name], LIKELIHOODS[name]
+    columns = {} if "censoring" in own.columns else own.columns
+    most = columns.get("trials", np.inf)
+    both = np.column_stack([own.y, np.minimum(own.y[::-1], most)]).astype(np.float32)
+    x = (X, columns) if columns else X
+    with_y = {each: columns[each] for each in described.columns_of_y if each in columns}
+
+    def posterior(y):
+        law = described.build(y, **with_y)
+        net = nnx.Linear(2, law.num_outputs, rngs=nnx.Rngs(0))
+        model = bnn.models.with_likelihood(net, bnn.priors.normal(1.0), law)
+        return bnn.condition(model, (x, y))
+
+    return posterior(both), [posterior(y) for y in both.T]
+
+
+def of_target(values, at):
+    """Give the values of one of two targets."""
+    return {site: value[..., at, None] if "net" in site else value[..., at]
+            for site, value in values.items()}  # fmt: skip
+
+
+@quick_first("name", OF_SEVERAL)
+def test_several_targets_have_the_density_of_each(name):
+    posterior, alone = of_two_targets(name)
+    values = posterior.constrain(posterior.init(jax.random.key(0)))
+    x, y = posterior.data
+    found = posterior.predictive(values, x).log_prob(y)
+    each = [own.predictive(of_target(values, at), x).log_prob(y[:, at])
+            for at, own in enumerate(alone)]  # fmt: skip
+    np.testing.assert_allclose(found, sum(each), rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_several_targets_are_predicted_as_each_by_itself(name):
+    posterior, alone = of_two_targets(name)
+    draws = few_draws(posterior)
+    values = {site: each.values for site, each in draws.posterior.items()}
+    x, y = posterior.data
+    found = bnn.predict(posterior, draws, (x, y), crps=True)
+    levels = [0.1, 0.5, 0.9]
+    quantiles = bnn.predict_quantiles(posterior, draws, x, levels)
+    for at, each in enumerate(alone):
+        own = draws_of_arrays({"posterior": of_target(values, at)})
+        expected = bnn.predict(each, own, (x, y[:, at]), crps=True)
+        for variable in ("mean", "variance", "expected_entropy", "pit_lower", "pit_upper"):
+            np.testing.assert_allclose(found[variable][:, at], expected[variable], rtol=2e-4)
+        errors = np.hypot(found["crps_mcse"][:, at], expected["crps_mcse"])
+        assert (abs(found["crps"][:, at] - expected["crps"]) < 5 * errors).all()
+        own_levels = bnn.predict_quantiles(each, own, x, levels)
+        np.testing.assert_allclose(quantiles[..., at], own_levels, rtol=1e-4, atol=2e-5)
+    summary = bnn.metrics.summary(found, y, digits=None)
+    assert {"rmse[1]", "coverage_90[0]", "crps[1]"} <= set(summary.index)
+
+
+def test_several_targets_are_stored_and_refused_where_they_cannot_be():
+    two = np.column_stack([TIMES, TIMES])
+    for name in set(LIKELIHOODS) - set(OF_SEVERAL):
+        with pytest.raises(ValueError, match=rf"got y of shape .* for {name}, expected \(rows,\)"):
+            LIKELIHOODS[name].build(np.ones((40, 2)))
+    with pytest.raises(ValueError, match=r"expected \(rows,\) or \(rows, targets\)"):
+        bnn.likelihoods.gamma(TIMES[:, None])
+    law = bnn.likelihoods.gamma(two)
+    again = from_json(json.loads(json.dumps(to_json(law))))
+    given = jnp.asarray(X)
+    with handlers.seed(rng_seed=0):
+        expected = law.law(given)
+    with handlers.seed(rng_seed=0):
+        np.testing.assert_allclose(again.law(given).mean, expected.mean)
+    net = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    model = bnn.models.with_likelihood(net, bnn.priors.normal(1.0), law)
+    with pytest.raises(ValueError, match="got a column of censoring with 2 times a row"):
+        bnn.condition(model, ((X, {"censoring": CENSORING}), two))
 
 
 def test_pit_of_calibrated_counts_is_uniform():

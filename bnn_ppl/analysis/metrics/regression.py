@@ -117,7 +117,8 @@ def pit(prediction: Prediction, y: ArrayLike) -> Array:
     prediction : Dataset
         A regression prediction, taken as the Gaussian with its mean and variance, unless it has
         ``pit_lower`` and ``pit_upper``. Between these the transform of counts, and of censored
-        targets, is uniform (Czado, Gneiting & Held, 2009), by the same random numbers each time.
+        targets, is uniform (Czado, Gneiting & Held, 2009), by the same random number of a row each
+        time, also for each of several outputs.
     y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction.
 
@@ -129,7 +130,8 @@ def pit(prediction: Prediction, y: ArrayLike) -> Array:
     if not _has_ends(prediction):
         return ndtr(error / np.sqrt(variance))
     lower, upper = (variable(prediction, name) for name in PIT_ENDS)
-    return lower + np.random.default_rng(0).random(lower.shape) * (upper - lower)
+    at = np.random.default_rng(0).random((len(lower), *[1] * (lower.ndim - 1)))
+    return lower + at * (upper - lower)
 
 
 def is_covered(prediction: Prediction, y: ArrayLike, level: float) -> Array:

@@ -128,6 +128,7 @@ def predict(
     check_arguments(posterior=posterior, draws=draws)
     if crps and folder is not None:
         raise ValueError("got crps and folder=, expected one of them: leave folder out")
+    parts: Iterator[xarray.Dataset]
     if posterior.rows.targets is not None:
         if predictive == "closed_form":
             check_one_target(posterior)

@@ -84,7 +84,7 @@ def check_likelihood(problem: Problem, data: Any) -> None:
         )
     if chosen is None:
         return
-    several = not of_classes and np.ndim(data.train.y) > 1
+    several = not of_classes and np.ndim(data.train.y) > 1 and not chosen.of_several
     if several or data.stream is not None:
         got = "several outputs" if several else "rows that stay on disk"
         raise ValueError(
@@ -113,15 +113,17 @@ def impossible_y(problem: Problem, data: Any, rows: Any, of: str) -> str:
     if chosen is None or rows.y is None:
         return ""
     y = np.asarray(rows.y, float) * data.y_scale + data.y_mean
-    trials = apart(rows.x, data.roles)[1].get("trials", np.inf) if data.roles else np.inf
-    wrong = np.flatnonzero(~chosen.targets.allowed(y) | (y > trials))
+    trials = apart(rows.x, data.roles)[1].get("trials") if data.roles else None
+    most = np.inf if trials is None else trials.reshape(-1, *[1] * (y.ndim - 1))
+    impossible = ~chosen.targets.allowed(y) | (y > most)
+    wrong = np.flatnonzero(impossible.reshape(len(y), -1).any(1))
     if not len(wrong):
         return ""
     beyond = ", at most the trials" * (chosen.name == "binomial")
     return (
-        f"got y={y[wrong[0]]:g} for the likelihood {chosen.name} in {len(wrong)} of {len(y)} {of} "
-        f"(first {wrong[:5].tolist()}, from 0), expected {chosen.targets.words}{beyond}: correct "
-        "y, or choose another likelihood"
+        f"got y={y[impossible][0]:g} for the likelihood {chosen.name} in {len(wrong)} of {len(y)} "
+        f"{of} (first {wrong[:5].tolist()}, from 0), expected {chosen.targets.words}{beyond}: "
+        "correct y, or choose another likelihood"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -34,9 +35,10 @@ class Likelihood(NamedTuple):
     num_outputs : int
         Number of outputs of the network.
     law : jax.tree_util.Partial
-        ``law(outputs, **columns) -> distribution`` of y (rows,), outputs of shape (rows,
-        num_outputs). It samples sites of its own, so call it outside the plate of rows. The columns
-        are those that its description names, such as ``exposure`` (rows,).
+        ``law(outputs, **columns) -> distribution`` of y (rows,), or (rows, targets) as its batch,
+        outputs of shape (rows, num_outputs). It samples sites of its own, so call it outside the
+        plate of rows. The columns are those that its description names, such as ``exposure``
+        (rows,).
     """
 
     name: str
@@ -95,6 +97,8 @@ class Description(NamedTuple):
         Those of `columns_of_y` that have to be given.
     options : tuple of str
         Other keywords of `build`.
+    of_several : bool
+        Whether it is of several targets too, each by an output of its own.
     """
 
     name: str
@@ -105,6 +109,7 @@ class Description(NamedTuple):
     columns_of_y: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    of_several: bool = False
 
     @property
     def about(self) -> str:
@@ -116,14 +121,25 @@ LIKELIHOODS: dict[str, Description] = {}
 
 
 def describe(
-    targets: Targets, law: Callable[..., dist.Distribution], columns: tuple[str, ...] = ()
+    targets: Targets,
+    law: Callable[..., dist.Distribution],
+    columns: tuple[str, ...] = (),
+    of_several: bool = False,
 ) -> Callable[[Callable], Callable]:
-    """Register a likelihood under the name of the function that builds it."""
+    """Register a likelihood under the name of the function that builds it.
+
+    Of several targets it is built for each by itself; the law then gets the numbers of all.
+    """
 
     def register(build: Callable[..., Likelihood]) -> Callable[..., Likelihood]:
         @wraps(build)
         def checked(y: Any, *columns: Any, **options: Any) -> Likelihood:
-            return build(checked_targets(build.__name__, y, targets), *columns, **options)
+            values = checked_targets(build.__name__, y, targets, of_several)
+            if values.ndim == 1:
+                return build(values, *columns, **options)
+            laws = [build(own, *columns, **options).law for own in values.T]
+            numbers = jax.tree.map(lambda *each: np.array(each), *[each.args for each in laws])
+            return Likelihood(build.__name__, len(laws), Partial(laws[0].func, *numbers))
 
         _, *keywords = inspect.signature(build).parameters.values()
         of_y = [each for each in keywords if each.name in columns]
@@ -136,17 +152,20 @@ def describe(
             columns_of_y=tuple(each.name for each in of_y),
             required=tuple(each.name for each in of_y if each.default is each.empty),
             options=tuple(each.name for each in keywords if each not in of_y),
+            of_several=of_several,
         )
         return checked
 
     return register
 
 
-def checked_targets(name: str, y: Any, targets: Targets) -> np.ndarray:
+def checked_targets(name: str, y: Any, targets: Targets, of_several: bool) -> np.ndarray:
     """Give y in double precision; ValueError unless it is what the likelihood is of."""
     values = np.asarray(y, np.float64)
-    if values.ndim != 1 or not values.size:
-        raise ValueError(f"got y of shape {values.shape} for {name}, expected (rows,)")
+    fits = values.ndim == 1 or (of_several and values.ndim == 2 and values.shape[1] > 1)
+    if not fits or not values.size:
+        expected = "(rows,) or (rows, targets)" if of_several else "(rows,)"
+        raise ValueError(f"got y of shape {values.shape} for {name}, expected {expected}")
     wrong = ~(np.isfinite(values) & targets.allowed(values))
     if wrong.any():
         raise ValueError(
@@ -185,6 +204,23 @@ def exp(center: Any, change: Array) -> Array:
     """Give exp(center + change), finite and above 0 for any change that a chain may try."""
     center = jnp.clip(center, -_MOST_CENTER, _MOST_CENTER)
     return jnp.exp(center) * jnp.exp(jnp.clip(change, -_MOST_LOG, _MOST_LOG))
+
+
+def by_target(outputs: Array) -> Array:
+    """Give outputs (rows, targets) in the shape of y: (rows,) of one target."""
+    return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+
+def by_row(column: Any, outputs: Array) -> Array:
+    """Give a column (rows,) in a shape that goes with those of `by_target`."""
+    column = jnp.asarray(column)
+    return column[:, None] if outputs.shape[1] > 1 and column.ndim else column
+
+
+def sampled(name: str, prior: dist.Distribution, outputs: Array) -> Array:
+    """Sample a parameter, of several targets each its own: (targets,)."""
+    several = outputs.shape[1] > 1
+    return numpyro.sample(name, prior.expand(outputs.shape[1:]).to_event(1) if several else prior)
 
 
 def around(value: float, spread: float = 1.5) -> dist.Distribution:

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -12,8 +11,10 @@ from bnn_ppl.model.likelihoods.likelihood import (
     SHARES,
     Likelihood,
     around,
+    by_target,
     center_and_spread,
     describe,
+    sampled,
 )
 
 _NEAR = 1e-6  # of 0 and 1: closer means round to them in float32
@@ -21,12 +22,12 @@ _NEAR = 1e-6  # of 0 and 1: closer means round to them in float32
 
 def _law(moments: tuple[float, float], usual: float, outputs: jax.Array) -> dist.Distribution:
     center, spread = moments
-    concentration = numpyro.sample("concentration", around(usual))
-    mean = jax.nn.sigmoid(center + spread * outputs[:, 0]).clip(_NEAR, 1 - _NEAR)
+    concentration = sampled("concentration", around(usual), outputs)
+    mean = jax.nn.sigmoid(center + spread * by_target(outputs)).clip(_NEAR, 1 - _NEAR)
     return dist.BetaProportion(mean, concentration)
 
 
-@describe(SHARES, _law)
+@describe(SHARES, _law, of_several=True)
 def beta(y: Any) -> Likelihood:
     r"""Shares between 0 and 1.
 
@@ -39,7 +40,7 @@ def beta(y: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training shares, shape (rows,).
+        Training shares, shape (rows,) or (rows, targets).
 
     Raises
     ------

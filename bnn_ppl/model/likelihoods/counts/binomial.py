@@ -3,21 +3,27 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, center_and_spread, describe
+from bnn_ppl.model.likelihoods.likelihood import (
+    COUNTS,
+    Likelihood,
+    by_row,
+    by_target,
+    center_and_spread,
+    describe,
+)
 
 
 def _law(moments: tuple[float, float], outputs: jax.Array, trials: jax.Array) -> dist.Distribution:
     center, spread = moments
-    num = jnp.asarray(trials).astype(int)  # NumPyro draws from whole numbers alone
-    return dist.Binomial(num, logits=center + spread * outputs[:, 0])
+    num = by_row(trials, outputs).astype(int)  # NumPyro draws from whole numbers alone
+    return dist.Binomial(num, logits=center + spread * by_target(outputs))
 
 
-@describe(COUNTS, _law, columns=("trials",))
+@describe(COUNTS, _law, columns=("trials",), of_several=True)
 def binomial(y: Any, trials: Any) -> Likelihood:
     r"""Successes in a known number of trials.
 
@@ -28,7 +34,7 @@ def binomial(y: Any, trials: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training successes, shape (rows,).
+        Training successes, shape (rows,) or (rows, targets), each of the same trials.
     trials
         n, shape (rows,), at least y.
 

@@ -16,7 +16,7 @@ def _law(
     return dist.Poisson(rate(moments, outputs, exposure))
 
 
-@describe(COUNTS, _law, columns=("exposure",))
+@describe(COUNTS, _law, columns=("exposure",), of_several=True)
 def poisson(y: Any, exposure: Any = None) -> Likelihood:
     r"""Poisson counts, whose variance is their mean.
 
@@ -28,7 +28,7 @@ def poisson(y: Any, exposure: Any = None) -> Likelihood:
     Parameters
     ----------
     y
-        Training counts, shape (rows,).
+        Training counts, shape (rows,) or (rows, targets).
     exposure
         What each was counted over, such as days or persons, shape (rows,).
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from bnn_ppl.model.likelihoods.likelihood import center_and_spread, exp
+from bnn_ppl.model.likelihoods.likelihood import by_row, by_target, center_and_spread, exp
 
 Array = jax.Array
 Moments = tuple[float, float]  # logarithm of the mean rate, spread of the logarithms
@@ -27,12 +27,12 @@ def log_rates(y: np.ndarray, exposure: np.ndarray | None = None) -> Moments:
 
 
 def rate(moments: Moments, outputs: Array, exposure: Array | float) -> Array:
-    """Give the expected count of each row: exposure exp(center + spread f(x)).
+    """Give the expected count of each row, and target: exposure exp(center + spread f(x)).
 
-    Outputs have the shape (rows, 1), the exposure (rows,).
+    Outputs have the shape (rows, targets), the exposure (rows,).
     """
     center, spread = moments
-    return exposure * exp(center, spread * outputs[:, 0])
+    return by_row(exposure, outputs) * exp(center, spread * by_target(outputs))
 
 
 def overdispersion(y: np.ndarray) -> float:

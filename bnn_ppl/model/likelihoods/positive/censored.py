@@ -24,6 +24,11 @@ class RightCensored(dist.RightCensoredDistribution):
 
 def censored_at(base: dist.Distribution, censoring: Array | None) -> dist.Distribution:
     """Give the distribution of times, some of which are censored."""
+    if censoring is not None and len(base.batch_shape) > 1:
+        raise ValueError(
+            f"got a column of censoring with {base.batch_shape[1]} times a row, expected one: "
+            "choose a single target"
+        )
     return base if censoring is None else RightCensored(base, censoring > 0.5)
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -12,9 +11,11 @@ from bnn_ppl.model.likelihoods.likelihood import (
     POSITIVE,
     Likelihood,
     around,
+    by_target,
     center_and_spread,
     describe,
     exp,
+    sampled,
 )
 from bnn_ppl.model.likelihoods.positive.censored import censored_at
 
@@ -26,12 +27,12 @@ def _law(
     censoring: jax.Array | None = None,
 ) -> dist.Distribution:
     center, spread = moments
-    shape = numpyro.sample("concentration", around(usual))
-    mean = exp(center, spread * outputs[:, 0])
+    shape = sampled("concentration", around(usual), outputs)
+    mean = exp(center, spread * by_target(outputs))
     return censored_at(dist.Gamma(shape, shape / mean), censoring)
 
 
-@describe(POSITIVE, _law, columns=("censoring",))
+@describe(POSITIVE, _law, columns=("censoring",), of_several=True)
 def gamma(y: Any) -> Likelihood:
     r"""Positive numbers whose standard deviation is a constant share of their mean.
 
@@ -45,7 +46,7 @@ def gamma(y: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training targets, shape (rows,).
+        Training targets, shape (rows,) or (rows, targets).
 
     Raises
     ------

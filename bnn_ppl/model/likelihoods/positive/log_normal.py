@@ -4,11 +4,17 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.likelihoods.likelihood import POSITIVE, Likelihood, center_and_spread, describe
+from bnn_ppl.model.likelihoods.likelihood import (
+    POSITIVE,
+    Likelihood,
+    by_target,
+    center_and_spread,
+    describe,
+    sampled,
+)
 from bnn_ppl.model.likelihoods.positive.censored import censored_at
 from bnn_ppl.model.prior import priors
 
@@ -17,11 +23,13 @@ def _law(
     moments: tuple[float, float], outputs: jax.Array, censoring: jax.Array | None = None
 ) -> dist.Distribution:
     center, spread = moments
-    noise = numpyro.sample("noise", priors.noise())
-    return censored_at(dist.LogNormal(center + spread * outputs[:, 0], spread * noise), censoring)
+    noise = sampled("noise", priors.noise(), outputs)
+    return censored_at(
+        dist.LogNormal(center + spread * by_target(outputs), spread * noise), censoring
+    )
 
 
-@describe(POSITIVE, _law, columns=("censoring",))
+@describe(POSITIVE, _law, columns=("censoring",), of_several=True)
 def log_normal(y: Any) -> Likelihood:
     r"""Positive numbers whose logarithm is normal.
 
@@ -34,7 +42,7 @@ def log_normal(y: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training targets, shape (rows,).
+        Training targets, shape (rows,) or (rows, targets).
 
     Raises
     ------

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -13,9 +12,11 @@ from bnn_ppl.model.likelihoods.likelihood import (
     POSITIVE,
     Likelihood,
     around,
+    by_target,
     center_and_spread,
     describe,
     exp,
+    sampled,
 )
 from bnn_ppl.model.likelihoods.positive.censored import censored_at
 
@@ -27,12 +28,12 @@ def _law(
     censoring: jax.Array | None = None,
 ) -> dist.Distribution:
     center, spread = moments
-    concentration = numpyro.sample("concentration", around(usual))
-    scale = exp(center, spread * outputs[:, 0])
+    concentration = sampled("concentration", around(usual), outputs)
+    scale = exp(center, spread * by_target(outputs))
     return censored_at(dist.Weibull(scale, concentration), censoring)
 
 
-@describe(POSITIVE, _law, columns=("censoring",))
+@describe(POSITIVE, _law, columns=("censoring",), of_several=True)
 def weibull(y: Any) -> Likelihood:
     r"""Time until an event whose hazard is a power of time.
 
@@ -46,7 +47,7 @@ def weibull(y: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training times, shape (rows,).
+        Training times, shape (rows,) or (rows, targets).
 
     Raises
     ------

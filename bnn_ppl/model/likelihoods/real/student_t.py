@@ -3,23 +3,22 @@
 from typing import Any
 
 import jax
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.likelihoods.likelihood import REAL, Likelihood, describe
+from bnn_ppl.model.likelihoods.likelihood import REAL, Likelihood, by_target, describe, sampled
 from bnn_ppl.model.prior import priors
 
 _LEAST_DF = 2.0  # below, the variance is infinite
 
 
 def _law(outputs: jax.Array) -> dist.Distribution:
-    noise = numpyro.sample("noise", priors.noise())
-    excess = numpyro.sample("excess_df", dist.Gamma(2.0, 0.1))
-    return dist.StudentT(_LEAST_DF + excess, outputs[:, 0], noise)
+    noise = sampled("noise", priors.noise(), outputs)
+    excess = sampled("excess_df", dist.Gamma(2.0, 0.1), outputs)
+    return dist.StudentT(_LEAST_DF + excess, by_target(outputs), noise)
 
 
-@describe(REAL, _law)
+@describe(REAL, _law, of_several=True)
 def student_t(y: Any) -> Likelihood:
     r"""Numbers with outliers.
 
@@ -32,7 +31,7 @@ def student_t(y: Any) -> Likelihood:
     Parameters
     ----------
     y
-        Training targets, shape (rows,), standardised.
+        Training targets, shape (rows,) or (rows, targets), standardised.
 
     Raises
     ------
