@@ -260,10 +260,9 @@ def load(
 
         of_table = {"target": target, "impute": impute or None, "columns": _given(columns)}
         of_images = {"image_size": image_size, "only_classes": only_classes}
-        of_table |= {"standardise_y": None if standardise_y else False}
         hint = "its rows stay on disk as they are"
         _refuse(name, hint, subset=subset, encoding=encoding, **of_table, **of_images)
-        return streamed_folder(name, split, kind, classes)
+        return streamed_folder(name, split, kind, classes, standardise_y)
     if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
         found = own(name, split, subset, read_as, target, classes, encoding, columns)

@@ -188,3 +188,38 @@ def test_options_for_rows_in_memory_are_refused(here, capsys):
             cli.main(["run", "sghmc", "--data", "rows", *option, *SHORT])
         err = capsys.readouterr().err
         assert f"got {option[0]} for rows, whose rows stay on disk" in err and err.count("\n") == 1
+
+
+@pytest.mark.thorough
+def test_counts_on_disk_have_a_likelihood_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    x, _ = table()
+    counts = np.random.default_rng(0).poisson(3, ROWS)
+    run = ["run", "sgld", "--data", written(tmp_path, x, counts), "--likelihood", "poisson"]
+    run += ["--prior-scale", "1", "--hidden", "3", "--num-chains", "1", "--num-warmup", "20"]
+    run += ["--num-draws", "5", "--step-size", "1e-5", "--no-progress"]
+    folder = tmp_path / "run"
+    cli.main([*run, "--folder", str(folder)])
+    assert "poisson likelihood" in capsys.readouterr().out
+    cli.main(["predict", str(folder)])
+    found = pd.read_csv(folder / "predictions.csv")
+    assert (found["observed"] == np.round(found["observed"])).all()
+    assert found["mean"].mean() == pytest.approx(3, rel=0.3)
+    assert (found["quantile_0.5"] == np.round(found["quantile_0.5"])).all()
+
+
+def test_impossible_counts_on_disk_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    x, _ = table()
+    counts = np.random.default_rng(0).poisson(3, ROWS)
+    folder = written(tmp_path, x, counts)
+    data = bnn.data.load(folder, classes=False, standardise_y=False)
+    assert (data.y_mean, data.y_scale) == (0.0, 1.0)
+    np.testing.assert_array_equal(data.test.y, np.round(data.test.y))
+    column = data.stream.read(np.arange(2700))[0][:, 0]  # which tells the number of the row
+    one = np.setdiff1d(column, data.train.x[:, 0])[0]
+    counts[int(np.rint(one * data.x_scale[0] + data.x_mean[0]))] = -1
+    np.save(tmp_path / "y.npy", counts)
+    with pytest.raises(SystemExit):
+        cli.main(["run", "sgld", "--data", folder, "--likelihood", "poisson"])
+    assert "got y=-1 for the likelihood poisson in 1 of" in capsys.readouterr().err

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.data.streams.moments import parts_of
 from bnn_ppl.data.tables.finding import names_are_numbers
+from bnn_ppl.data.tables.reading import Data, streamed_files
 from bnn_ppl.data.tables.roles import ROLES, apart
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
@@ -48,7 +50,8 @@ def have_same_units(names: Sequence[str]) -> bool:
 def reads_classes(problem: Problem) -> bool | None:
     """Whether a file's numbers are to be classes, as the likelihood says; None if it does not."""
     chosen = chosen_likelihood(problem)
-    if problem.data.classes is not None or not is_file(problem.data.data):
+    name = problem.data.data
+    if problem.data.classes is not None or not (is_file(name) or streamed_files(name) is not None):
         return None
     if chosen is None:
         return {"normal": False, "categorical": True}.get(problem.likelihood.likelihood)
@@ -56,7 +59,7 @@ def reads_classes(problem: Problem) -> bool | None:
 
 
 def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
-    """Build the likelihood for the training targets; None for the usual ones."""
+    """Build the likelihood for the training targets, of a stream some; None for the usual ones."""
     chosen = chosen_likelihood(problem)
     if chosen is None:
         return None
@@ -84,11 +87,9 @@ def check_likelihood(problem: Problem, data: Any) -> None:
         )
     if chosen is None:
         return
-    several = not of_classes and np.ndim(data.train.y) > 1 and not chosen.of_several
-    if several or data.stream is not None:
-        got = "several outputs" if several else "rows that stay on disk"
+    if not of_classes and np.ndim(data.train.y) > 1 and not chosen.of_several:
         raise ValueError(
-            f"got {got} with --likelihood {name}, expected one output of rows in memory: leave "
+            f"got several outputs with --likelihood {name}, expected one output: leave "
             "--likelihood out"
         )
     for role in (role for role in chosen.required if role not in data.roles):
@@ -132,6 +133,12 @@ def refuse_options_of_others(problem: Problem, data: Any) -> None:
     check_likelihood(problem, data)
     if told := impossible_y(problem, data, data.test, "test rows"):
         raise ValueError(told)
+    if data.stream is not None and chosen_likelihood(problem) is not None:
+        for numbers in parts_of(data.stream):
+            rows = Data(*data.stream.read(numbers))
+            of = f"training rows from {numbers[0]} on"
+            if told := impossible_y(problem, data, rows, of):
+                raise ValueError(told)
     chosen, options = chosen_likelihood(problem), problem.likelihood
     usual, described = options._field_defaults, LIKELIHOODS.values()
     takers = {name: [each.name for each in described if name in each.options] for name in _OPTIONS}

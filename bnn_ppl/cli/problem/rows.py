@@ -31,7 +31,8 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
         of_classes = reads_classes(problem)
         options |= {"classes": True} if of_classes else {}
-        options |= {"classes": False} if of_classes is False and _are_whole(name) else {}
+        whole = streamed_files(name) is not None or _are_whole(name)  # which may be classes
+        options |= {"classes": False} if of_classes is False and whole else {}
         data = bnn.data.load(name, encoding=encoding, **options)
         # Of two numbers; texts are refused by the likelihood.
         if of_classes is False and encoding is None and names_are_numbers(data.encoding):

@@ -36,13 +36,18 @@ class Looked(NamedTuple):
 
 
 def streamed_folder(
-    name: str, split: int | str, dtype: np.dtype, classes: bool | None = None
+    name: str,
+    split: int | str,
+    dtype: np.dtype,
+    classes: bool | None = None,
+    standardise_y: bool = True,
 ) -> DataSet:
     """Load a folder with x.npy and y.npy, or x.zarr and y.zarr, of which the training rows stay.
 
     A tenth of the rows, at most 10,000, are test rows, drawn without replacement by the seed
     `split`, and are in memory. One pass over the others finds what standardises all. y of whole
-    numbers are classes, from 0 to the largest of all rows, unless `classes` is False.
+    numbers are classes, from 0 to the largest of all rows, unless `classes` is False. y of numbers
+    stays in its own units unless `standardise_y`.
 
     Returns
     -------
@@ -67,7 +72,8 @@ def streamed_folder(
     held_out = rows.read(test)
     for part, values in zip("xy", held_out, strict=True):
         refuse_nonfinite(part, values, test)
-    looked = _looked(rows, test, held_out[1], y.dtype.kind in "iub" if classes is None else classes)
+    of_classes = y.dtype.kind in "iub" if classes is None else classes
+    looked = _looked(rows, test, held_out[1], of_classes, standardise_y)
     convert = partial(_prepared, looked, dtype)
     train = left_out(rows, test, convert)
     mean, scale = (each if each.ndim else float(each) for each in looked.y)
@@ -108,7 +114,9 @@ def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> 
     return standardise(x, looked.x, dtype), standardise(y, looked.y, dtype)
 
 
-def _looked(rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool) -> Looked:
+def _looked(
+    rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool, standardise_y: bool
+) -> Looked:
     """Look at the training rows, part by part; a class may be of test rows alone."""
     of_x, of_y, ends = None, None, (min(0, test_y.min()), max(0, test_y.max()))
     whole = not (test_y % 1).any()
@@ -124,11 +132,15 @@ def _looked(rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool
         ends = min(ends[0], y.min()), max(ends[1], y.max())
         whole &= not (y % 1).any()
     assert of_x is not None and of_y is not None
-    for part, found in (("x", of_x), *([] if of_classes else [("y", of_y)])):
+    scaled = [("y", of_y)] if standardise_y and not of_classes else []
+    for part, found in (("x", of_x), *scaled):
         scale = np.ravel(found.mean_scale().scale)
         refuse_scales(part, scale, list(map(str, range(len(scale)))))
     if not of_classes:
-        return Looked(of_x.mean_scale(), of_y.mean_scale(), None)
+        scales = of_y.mean_scale()
+        if not standardise_y:
+            scales = MeanScale(np.zeros_like(scales.mean), np.ones_like(scales.scale))
+        return Looked(of_x.mean_scale(), scales, None)
     y = _in_form(*rows.examples)[1]
     if ends[0] < 0 or y.ndim > 1 or not whole:
         raise ValueError(
