@@ -116,7 +116,8 @@ def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> di
         "predictive_sd": float(np.mean(sd)),
         "coverage_90": coverage(prediction, y, level=0.9),
     }
-    if isinstance(prediction, Mapping) and "crps" in prediction:
+    has_crps = isinstance(prediction, Mapping) and "crps" in prediction
+    if has_crps and np.isfinite(variable(prediction, "crps")).any():  # not where all are censored
         values["crps"] = crps(prediction, y, scale=scale)
         error_of_draws = crps_mcse(prediction, scale=scale)
         values |= {"crps_mcse": error_of_draws} if error_of_draws else {}

@@ -1,5 +1,7 @@
 """Scores and probabilities of mixtures over draws, against SciPy and integrals by brute force."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,6 +148,9 @@ def test_censored_targets_have_no_score():
     found = bnn.predict(conditioned(law, times, x), drawn()[0], (x, times), crps=True)
     assert np.isnan(found.crps[1::2]).all() and np.isfinite(found.crps[::2]).all()
     assert np.isfinite(bnn.metrics.summary(found, times)["crps"])
+    hidden = found.isel(row=slice(1, None, 2))
+    with warnings.catch_warnings(action="error"):
+        assert "crps" not in bnn.metrics.summary(hidden, times[1::2])
 
 
 def test_classes_have_no_such_score():
