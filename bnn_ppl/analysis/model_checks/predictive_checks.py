@@ -11,7 +11,8 @@ from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.storage.inference_data import equally_weighted, evenly, with_points_of
+from bnn_ppl.model.rows.labels import Classes
+from bnn_ppl.storage.inference_data import draws_at, equally_weighted, evenly, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -21,7 +22,9 @@ Array = np.ndarray
 
 _NUM_DRAWS, _MOST_ROWS = 400, 1_000
 _INTERVAL = 0.025, 0.975
-_UNLIKELY = 0.005  # two-sided p, which none of the draws reaches
+_UNLIKELY = 0.005  # two-sided p: outside all data that were drawn
+_MOST_OUTPUTS = 10
+_FEW = 50  # draws of the weights
 
 
 class PredictiveChecks(NamedTuple):
@@ -36,9 +39,11 @@ class PredictiveChecks(NamedTuple):
     table : pandas.DataFrame
         By statistic of y: ``observed``; where 95 % of the draws have it, ``prior_lower`` to
         ``prior_upper`` and ``posterior_lower`` to ``posterior_upper``; and ``prior_p`` and
-        ``posterior_p``, two-sided.
+        ``posterior_p``, two-sided. Of several outputs, each by itself.
     classes : bool
         Whether y is classes.
+    num_draws : int
+        Different draws of the weights behind `posterior`.
     """
 
     observed: Array
@@ -46,6 +51,7 @@ class PredictiveChecks(NamedTuple):
     posterior: Array
     table: "pandas.DataFrame"
     classes: bool
+    num_draws: int
 
     @property
     def prior_sentence(self) -> str:
@@ -62,16 +68,24 @@ class PredictiveChecks(NamedTuple):
         unlikely = self.table.index[self.table["posterior_p"] < _UNLIKELY]
         if len(unlikely):
             named = self._named(unlikely, "posterior")
-            return f"the fitted model does not make data like y: {named}: try another likelihood"
+            return (
+                f"the fitted model does not make data like y: {named}{self._few}: try another "
+                "likelihood"
+            )
         named = self._named(self.table.index[:2], "posterior")
-        return f"the fitted model makes data like y: {named}"
+        return f"the fitted model makes data like y: {named}{self._few}"
+
+    @property
+    def _few(self) -> str:
+        if self.num_draws >= _FEW:
+            return ""
+        plural = "s" if self.num_draws > 1 else ""
+        return f" (from {self.num_draws} draw{plural} of the weights, too few to see them vary)"
 
     @property
     def _is_vague(self) -> bool:
-        if "sd" not in self.table.index:
-            return False
-        row = self.table.loc["sd"]
-        return bool(row["prior_upper"] > 10 * row["observed"])
+        sds = self.table[self.table.index.str.match("sd")]
+        return bool((sds["prior_upper"] > 10 * sds["observed"]).any())
 
     def _named(self, names: Any, kind: str) -> str:
         told = []
@@ -98,17 +112,21 @@ def check_predictive(
     posterior
         The posterior that was sampled, with a prior that can be drawn from.
     draws
-        From :func:`bnn_ppl.run`; 400 are used, in proportion to their weights.
+        From :func:`bnn_ppl.run`; 400 are used, in proportion to their weights. Where there are
+        fewer, data are drawn several times from each.
     data_set
-        From :func:`bnn_ppl.data.load`: the units of y.
+        From :func:`bnn_ppl.data.load`: the units of y and the names of its outputs.
 
     Returns
     -------
     PredictiveChecks
         Checks of at most 1,000 training rows, evenly spaced. The statistics are mean, sd, least,
-        largest and median of numbers, and the share of each of the first ten classes. The
-        posterior's have seen y: they find what a model cannot make at all, not whether it predicts
-        well.
+        largest and median of numbers, by output (the first ten), and the share of each of the
+        first ten classes. The sentences name those outside all data that were drawn, p < 0.005. Of
+        the prior of a right model that is one statistic in 200 by chance. The posterior's have seen
+        y: they find what a model cannot make at all, not whether it predicts well. Fewer than 50
+        draws of the weights are too few to see these vary, so that more may be outside by chance,
+        which the sentence says.
 
     Raises
     ------
@@ -128,13 +146,25 @@ def check_predictive(
     keys = jax.random.split(key, 3)
     before = prior_draws(keys[0], posterior, _NUM_DRAWS)
     prior = _drawn(keys[1], posterior, before, rows, "sampled")
-    after = _drawn(keys[2], posterior, equally_weighted(draws, _NUM_DRAWS), rows)
+    kept = equally_weighted(draws, _NUM_DRAWS)
+    num_draws = int(np.prod([kept["posterior"].sizes[dim] for dim in ("chain", "draw")]))
+    after = _drawn(keys[2], posterior, _repeated(kept), rows)
     observed, classes = np.asarray(y)[chosen], posterior.rows.classes
     if classes is None and data_set is not None:
         scale, mean = data_set.y_scale, data_set.y_mean
         observed, prior, after = (a * scale + mean for a in (observed, prior, after))
-    table = _table(observed, prior, after, classes.num if classes else 0)
-    return PredictiveChecks(observed, prior, after, table, classes is not None)
+    names = None if data_set is None else data_set.output_names
+    table = _table(observed, prior, after, _statistics(observed, classes, names))
+    return PredictiveChecks(observed, prior, after, table, classes is not None, num_draws)
+
+
+def _repeated(draws: Any) -> Any:
+    """Repeat draws that are few, so that data outside all of theirs are as unlikely as of many."""
+    num_chains, num_draws = (draws["posterior"].sizes[dim] for dim in ("chain", "draw"))
+    each = -(-_NUM_DRAWS // num_chains)
+    if each == num_draws:
+        return draws
+    return draws_at(draws, np.tile(np.arange(each) % num_draws, (num_chains, 1)))
 
 
 def _drawn(
@@ -149,16 +179,17 @@ def _drawn(
     return np.asarray(values.reshape(-1, *values.shape[2:]))
 
 
-def _table(observed: Array, prior: Array, posterior: Array, num_classes: int) -> "pandas.DataFrame":
+def _table(
+    observed: Array, prior: Array, posterior: Array, statistics: dict[str, Any]
+) -> "pandas.DataFrame":
     import pandas
 
-    statistics = _of_classes(num_classes) if num_classes else _OF_NUMBERS
     rows = {}
     for name, statistic in statistics.items():
-        own = float(statistic(observed.reshape(1, -1).astype(float))[0])
+        own = float(statistic(observed[None].astype(float))[0])
         row = {"observed": own}
         for kind, made in (("prior", prior), ("posterior", posterior)):
-            values = statistic(made.reshape(len(made), -1).astype(float))
+            values = statistic(made.astype(float))
             row[f"{kind}_lower"], row[f"{kind}_upper"] = np.quantile(values, _INTERVAL)
             tails = (1 + (values <= own).sum(), 1 + (values >= own).sum())
             row[f"{kind}_p"] = min(1.0, 2 * min(tails) / (len(values) + 1))
@@ -167,16 +198,29 @@ def _table(observed: Array, prior: Array, posterior: Array, num_classes: int) ->
 
 
 _OF_NUMBERS: dict[str, Any] = {
-    "mean": lambda y: np.nanmean(y, 1),
-    "sd": lambda y: np.nanstd(y, 1),
-    "median": lambda y: np.nanmedian(y, 1),
-    "least": lambda y: np.nanmin(y, 1),
-    "largest": lambda y: np.nanmax(y, 1),
+    "mean": np.nanmean,
+    "sd": np.nanstd,
+    "median": np.nanmedian,
+    "least": np.nanmin,
+    "largest": np.nanmax,
 }
 
 
-def _of_classes(count: int) -> dict[str, Any]:
-    def share(number: int) -> Any:
-        return lambda y: (y == number).mean(1)
+def _statistics(observed: Array, classes: Classes | None, outputs: Any) -> dict[str, Any]:
+    """Give functions of data (draw, row, ...) by name."""
 
-    return {f"share of {number}": share(number) for number in range(min(count, 10))}
+    def share(number: int) -> Any:
+        return lambda y: (y.reshape(len(y), -1) == number).mean(1)
+
+    def of_output(statistic: Any, output: int) -> Any:
+        return lambda y: statistic(y.reshape(*y.shape[:2], -1)[..., output], 1)
+
+    if classes is not None:
+        return {f"share of {number}": share(number) for number in range(min(classes.num, 10))}
+    count = observed[0].size
+    names = [f" [{name}]" for name in outputs or range(count)] if count > 1 else [""]
+    return {
+        f"{name}{output}": of_output(statistic, place)
+        for place, output in enumerate(names[:_MOST_OUTPUTS])
+        for name, statistic in _OF_NUMBERS.items()
+    }

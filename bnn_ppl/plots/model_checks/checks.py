@@ -61,7 +61,11 @@ def _data(ax: Axes, found: PredictiveChecks, kind: str) -> None:
         _shares(ax, found.observed, drawn)
         finish(ax, title[kind], "class", "share of the rows")
         return
-    observed = np.sort(found.observed.ravel())
+    name, observed = "y", found.observed
+    if observed[0].size > 1:
+        name, mean, sd = "y, each output standardised", observed.mean(0), observed.std(0)
+        observed, drawn = ((each - mean) / np.where(sd > 0, sd, 1.0) for each in (observed, drawn))
+    observed = np.sort(observed.ravel())
     places = np.arange(1, len(observed) + 1) / len(observed)
     for place, each in enumerate(drawn[:_MOST_LINES]):
         label = "data of the model" if not place else None
@@ -73,7 +77,7 @@ def _data(ax: Axes, found: PredictiveChecks, kind: str) -> None:
         ends = np.quantile(drawn, [0.05, 0.95])
         more = min(max(low - ends[0], ends[1] - high, more), 20 * ((high - low) or 1.0))
     ax.set_xlim(low - more, high + more)
-    finish(ax, title[kind], "y", "share of rows up to it")
+    finish(ax, title[kind], name, "share of rows up to it")
 
 
 def _shares(ax: Axes, observed: np.ndarray, drawn: np.ndarray) -> None:

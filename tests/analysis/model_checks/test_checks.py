@@ -1,6 +1,7 @@
 """Checks of models that are right, and of models that are wrong in a known way."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -267,6 +268,41 @@ def test_data_of_the_model_are_compared_with_y():
     data = bnn.data.load("yacht")._replace(y_mean=3.0, y_scale=2.0)
     scaled = bnn.check_predictive(jax.random.key(0), *sampled(1.0, y), data_set=data)
     np.testing.assert_allclose(scaled.observed, 2 * y + 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_chains", "num_draws"), [(1, 1), (3, 5), (7, 60)])
+def test_data_that_the_model_cannot_make_are_found_by_few_draws(num_chains, num_draws):
+    draws = draws_of_arrays(
+        {
+            "posterior": {
+                "slopes": np.zeros((num_chains, num_draws, 2), np.float32),
+                "level": np.zeros((num_chains, num_draws), np.float32),
+            }
+        }
+    )
+    far = bnn.condition(linear, (X, X[:, 0] + 50))
+    found = bnn.check_predictive(jax.random.key(0), far, draws)
+    assert "does not make data like y: mean 49.6" in found.posterior_sentence
+    assert ("draws of the weights" in found.posterior_sentence) == (num_chains == 3)
+    right = bnn.condition(linear, (X, NOISE * X[:, 0]))
+    assert "makes data like y" in bnn.check_predictive(KEY, right, draws).posterior_sentence
+
+
+def test_outputs_are_compared_each_by_itself(tmp_path):
+    def model(x, y=None):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(level, 1.0).to_event(1), obs=y)
+
+    y = RNG.normal(size=(12, 2)).astype(np.float32) + [0.0, 20.0]
+    draws = draws_of_arrays({"posterior": {"level": np.zeros((1, 100, 2), np.float32)}})
+    data = SimpleNamespace(y_mean=0.0, y_scale=np.array([1.0, 1e-3]), output_names=("a", "b"))
+    posterior = bnn.condition(model, (X, y.astype(np.float32)))
+    found = bnn.check_predictive(KEY, posterior, draws, data_set=data)
+    assert "does not make data like y: mean [b] 0.0" in found.posterior_sentence
+    assert found.table.loc["mean [a]", "posterior_p"] > 0.005 and len(found.table) == 10
+    figure = bnn.plots.model_checks(found)
+    assert figure.axes[0].get_xlabel() == "y, each output standardised"
 
 
 @pytest.mark.thorough
