@@ -18,6 +18,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like
 from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.files import replace_file
 from bnn_ppl.runtime.interrupts import answered, deadline
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import by_weight, inference_data, weights_of
@@ -41,7 +42,7 @@ class Simulated(NamedTuple):
     num_ranked : int
         Draws of each fit among which it is ranked.
     seconds : float
-        Time of all simulations.
+        Time of the call, which leaves out simulations that were kept from earlier ones.
     """
 
     ranks: dict[str, np.ndarray]
@@ -266,19 +267,17 @@ class _Kept:
         path = Path(folder).expanduser() / "simulations.jsonl"
         seed = np.asarray(jax.random.key_data(key)).tolist()
         about = {"seed": seed, "data": fingerprint(posterior.data), "ranked": NUM_RANKED}
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(about) + "\n", encoding="utf-8")
-            return cls(path, [])
-        first, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        first, *others = whole or [json.dumps(about) + "\n"]
         if json.loads(first) != about:
             raise ValueError(
                 f"got simulations of another seed or other rows in {str(path)!r}, expected "
                 "those of this check: remove the file"
             )
-        whole = [line for line in others if line.endswith("\n")]
-        path.write_text("".join([first, *whole]), encoding="utf-8")
-        return cls(path, [json.loads(line) for line in whole])
+        replace_file(path, "".join([first, *others]).encode())
+        return cls(path, [json.loads(line) for line in others])
 
     def add(self, ranks: dict[str, int]) -> None:
         self.rows.append(ranks)

@@ -44,9 +44,9 @@ def p_of_uniform(places: Array) -> float:
 
 
 def band(num: int, level: float = 0.95) -> Band:
-    """Give the band that all points of so many uniform numbers stay in with this probability."""
+    """Give the band that all points of so many uniform numbers stay in with at least this one."""
     least, tails, points = _null(num)
-    inside = tails > np.quantile(least, 1 - level)
+    inside = tails >= np.quantile(least, 1 - level, method="inverted_cdf")
     counts = np.arange(num + 1)[:, None]
     lower = np.where(inside, counts, num).min(0) / num
     upper = np.where(inside, counts, 0).max(0) / num

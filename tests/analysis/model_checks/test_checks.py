@@ -160,6 +160,15 @@ def test_simulations_go_on_and_are_the_same(tmp_path):
     assert simulate(num_simulations=6, folder=tmp_path, fit=None).num_simulations == 6
 
 
+@pytest.mark.parametrize("cut", ["", '{"seed": [0'])
+def test_a_file_that_was_cut_at_its_first_line_is_begun_anew(tmp_path, cut):
+    path = tmp_path / "simulations.jsonl"
+    path.write_text(cut)
+    assert simulate(num_simulations=1, folder=tmp_path).num_simulations == 1
+    assert len(path.read_text().splitlines()) == 2 and list(tmp_path.iterdir()) == [path]
+    assert simulate(num_simulations=1, folder=tmp_path, fit=None).num_simulations == 1
+
+
 def test_time_ends_simulations_and_few_draws_are_refused():
     with pytest.raises(TimeoutError, match="got no simulation before the end"):
         simulate(max_minutes=1e-9)
@@ -177,7 +186,11 @@ def test_p_values_of_uniform_numbers_are_uniform_and_the_band_is_as_likely_as_it
     share = np.array([[(each <= at).mean() for at in found.points] for each in places])
     inside = ((share >= found.lower) & (share <= found.upper)).all(1)
     assert 0.92 < inside.mean() < 0.985
-    assert p_of_uniform(RNG.beta(2, 2, 80)) < 0.01
+    for few in (5, 8, 10):  # with few different distribution functions
+        found, some = band(few), np.random.default_rng(few).random((4000, few, 1))
+        share = (some <= found.points).mean(1)
+        assert ((share >= found.lower) & (share <= found.upper)).all(1).mean() > 0.945
+    assert p_of_uniform(np.random.default_rng(0).beta(2, 2, 80)) < 0.01
     assert holm(np.array([0.01, 0.04, 0.5])).tolist() == [0.03, 0.08, 0.5]
     spread = uniform_places(np.repeat(np.arange(4), 500), 3)
     assert (np.abs(np.sort(spread) - np.arange(2000) / 2000) < 0.05).all()
