@@ -90,9 +90,9 @@ def decide(
         raise ValueError("got no actions, expected some to choose from: list them")
     if isinstance(loss, newsvendor) and actions is None:
         return _dataset(_by_quantile(outcomes, loss), outcomes)
-    if isinstance(loss, costs):
+    if isinstance(loss, costs | reject):
         return _dataset(_by_table(outcomes, loss, actions), outcomes)
-    if actions is None and isinstance(loss, alarm | reject):
+    if actions is None and isinstance(loss, alarm):
         actions = loss.actions(outcomes.classes)
     if actions is None:
         actions = _usual(outcomes)
@@ -101,7 +101,9 @@ def decide(
     return _dataset(_renamed(_among(outcomes, loss, actions), actions), outcomes)
 
 
-def _by_table(outcomes: Outcomes, loss: costs, actions: Sequence[Any] | Array | None) -> _Found:
+def _by_table(
+    outcomes: Outcomes, loss: costs | reject, actions: Sequence[Any] | Array | None
+) -> _Found:
     """Choose among the rows of a table of costs, all or those listed by name or number."""
     names, table = loss.of(outcomes.classes_of_table(loss.num_classes))
     actions = names if actions is None else list(actions)
@@ -176,7 +178,9 @@ def _renamed(found: _Found, actions: Sequence[Any] | Array) -> _Found:
     assert found.each is not None
     named = np.empty(len(actions), object)
     named[:] = list(actions)
-    if all(np.ndim(action) == 0 for action in actions):
+    kinds = {np.asarray(action).dtype.kind for action in actions}
+    alike = len(kinds) == 1 or kinds <= set("iuf")
+    if alike and all(np.ndim(action) == 0 for action in actions):
         named = np.asarray(list(actions))
     return found._replace(action=named[found.action], each=(named, found.each[1]))
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
+_REJECTIONS: "tuple[Any, Any]" = "reject", -1
+
 
 @dataclass(frozen=True)
 class newsvendor:
@@ -111,7 +113,8 @@ class reject:
     """Loss of naming a class, or of leaving the row open (Chow, 1970).
 
     The best action is the most probable class if its probability is at least ``1 - cost / error``,
-    and otherwise to reject: the action "reject", or -1 where the classes are numbers.
+    and otherwise to reject: the action "reject", or -1 where the classes are numbers, and the other
+    of these two where a class has that name.
 
     Parameters
     ----------
@@ -126,7 +129,7 @@ class reject:
 
     def __call__(self, action: Any, y: Array) -> Array:
         """Cost of an action where y is the class."""
-        if action in ("reject", -1):
+        if action in _REJECTIONS and not (np.asarray(y) == action).any():
             return np.full(np.shape(y), float(self.cost))
         return self.error * (np.asarray(y) != action)
 
@@ -139,10 +142,19 @@ class reject:
                 "no row would ever be given a class for certain otherwise"
             )
 
-    def actions(self, classes: Sequence[Any] | None) -> list[Any]:
-        """List the classes, and to reject."""
+    @property
+    def num_classes(self) -> int:
+        """Number of classes that there are at least."""
+        return 2
+
+    def of(self, classes: Sequence[Any] | None) -> "tuple[list[Any], costs]":
+        """Give the classes and to reject, and their costs."""
         known = _needed(classes, "reject")
-        return [*known, "reject" if isinstance(known[0], str) else -1]
+        usual = _REJECTIONS if isinstance(known[0], str | bool) else _REJECTIONS[::-1]
+        rejection = next(each for each in usual if each not in known)
+        wrong = self.error * (1 - np.eye(len(known)))
+        open_rows = np.full((1, len(known)), float(self.cost))
+        return [*known, rejection], costs(np.concatenate([wrong, open_rows]))
 
 
 @dataclass(frozen=True)

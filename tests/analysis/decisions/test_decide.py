@@ -77,6 +77,27 @@ def test_classes_are_rejected_below_one_minus_the_cost():
     np.testing.assert_allclose(found.loss_of_each, np.c_[1 - PROBS, np.full(3, 0.4)])
 
 
+@pytest.mark.parametrize(
+    ("names", "rejection"),
+    [([-1, 0, 1], "reject"), (["reject", "b", "c"], -1), (["a", "b", "c"], "reject")],
+)
+def test_a_class_is_not_taken_for_a_rejection(names, rejection):
+    probs = xarray.Dataset({"probs": (("row", "class"), PROBS)}, {"class": names})
+    for found in (
+        bnn.decide(probs, reject(0.4)),
+        bnn.decide(probs, reject(0.4), [*names, rejection]),
+    ):
+        assert found.action.values.tolist() == [names[0], rejection, names[2]]
+        np.testing.assert_allclose(found.expected_loss, [0.3, 0.4, 0.1])
+        assert found.candidate.values.tolist() == [*names, rejection]
+
+
+def test_truth_values_stay_truth_values():
+    probs = np.array([[0.9, 0.1], [0.6, 0.4]])
+    named = xarray.Dataset({"probs": (("row", "class"), probs)}, {"class": [False, True]})
+    assert bnn.decide(named, reject(0.3)).action.values.tolist() == [False, "reject"]
+
+
 def test_a_table_of_costs_by_order_and_by_name():
     table = np.array([[0.0, 1, 8], [2, 0, 8], [1, 1, 0.0], [3, 3, 3]])
     found = bnn.decide(PROBS, costs(table))
