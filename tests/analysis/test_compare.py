@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 import xarray as xr
 
 from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
@@ -465,3 +466,19 @@ def test_published_hmc_predictions_are_underconfident(hmc):
     table = compare({"hmc": probs}, y, validation=np.arange(0, 10000, 2))
     assert 0.5 < table.loc["hmc", "temperature"] < 0.9
     assert table.loc["hmc", "calibrated_nll"] < table.loc["hmc", "nll"] - 0.005
+
+
+def test_intervals_of_counts_hold_as_often_as_in_the_summary():
+    y = np.random.default_rng(0).poisson(0.3, 400).astype(float)
+
+    def of(rate):
+        moments = {"mean": np.full(400, rate), "variance": np.full(400, rate)}
+        law = scipy.stats.poisson(rate)
+        ends = {"pit_lower": law.cdf(y - 1), "pit_upper": law.cdf(y)}
+        return moments | ends | {"log_prob": law.logpmf(y)}
+
+    found = compare({"a": of(0.3)}, y, by_chain={"a": [of(0.2), of(0.4)]})
+    expected = metrics.summary(of(0.3), y)
+    assert found.loc["a", "coverage_90"] == expected["coverage_90"]
+    both = mixture([of(0.2), of(0.4)])
+    np.testing.assert_allclose(both["pit_upper"], (of(0.2)["pit_upper"] + of(0.4)["pit_upper"]) / 2)

@@ -16,7 +16,7 @@ from bnn_ppl.analysis.comparison.compare_inputs import (
 )
 from bnn_ppl.analysis.comparison.row_scores import RowScores, Scores, scores_of, scores_of_resamples
 from bnn_ppl.analysis.comparison.standard_errors import variance_of_share, widened, widened_for_rows
-from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.analysis.metrics.inputs import PIT_ENDS, Array
 
 _ROW_RESAMPLES = 200
 _CHAIN_RESAMPLES = 100
@@ -115,6 +115,9 @@ def mixture(chains: Sequence[Variables]) -> Variables:
         # With means about their average: the difference of squares would cancel.
         found["mean"] = means.mean(0)
         found["variance"] = variances.mean(0) + means.var(0)
+        for end in PIT_ENDS:
+            if all(end in chain for chain in chains):
+                found[end] = np.mean([chain[end] for chain in chains], axis=0)
     if all("log_prob" in chain for chain in chains):
         logs = np.stack([chain["log_prob"] for chain in chains])
         found["log_prob"] = logsumexp(logs, axis=0) - np.log(len(chains))

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.analysis.metrics.inputs import PIT_ENDS, Array
 from bnn_ppl.runtime.names import hint
 
 Variables: TypeAlias = dict[str, Array]  # of one prediction, those in VARIABLES
 ByMethod: TypeAlias = dict[str, Variables]
 
-VARIABLES = ("probs", "log_prob", "mean", "variance")
+VARIABLES = ("probs", "log_prob", "mean", "variance", *PIT_ENDS)
 UNNAMED = "the reference"
 
 
