@@ -13,6 +13,7 @@ from bnn_ppl._stored import (
     function_draws,
     loo,
     predict,
+    predict_cdf,
     predict_closed_form,
     predict_probabilities,
     predict_quantiles,
@@ -31,7 +32,6 @@ from bnn_ppl.analysis.metrics import conformal
 from bnn_ppl.analysis.model_checks.simulations import check_simulations
 from bnn_ppl.analysis.numpyro_guide import guide
 from bnn_ppl.analysis.prediction.linearised import linearised
-from bnn_ppl.analysis.prediction.quantiles import predict_cdf
 from bnn_ppl.analysis.prediction.several_sites import of_site
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.verdict.verdict import Verdict, verdict

@@ -27,6 +27,7 @@ from bnn_ppl.analysis.model_checks import predictive_checks, sensitivity
 from bnn_ppl.analysis.prediction import predict as averages
 from bnn_ppl.analysis.prediction.closed_form import predict_closed_form as closed_form
 from bnn_ppl.analysis.prediction.predictive_draws import predictive_draws as drawn
+from bnn_ppl.analysis.prediction.quantiles import predict_cdf as below
 from bnn_ppl.analysis.prediction.quantiles import predict_quantiles as quantiles
 from bnn_ppl.data.tables.new_rows import given_new_rows
 from bnn_ppl.data.tables.reading import DataSet
@@ -229,31 +230,38 @@ def acquire(*given: Any, **options: Any) -> Acquired:
     return of_folders(acquired)(*given, **options)
 
 
-@wraps(probable)
-def predict_probabilities(
-    posterior: Any,
-    draws: Any = None,
-    x: Any = None,
-    values: Any = None,
-    *which: Any,
-    **options: Any,
-) -> np.ndarray:
-    """Let the folder of a run take the place of posterior and draws."""
-    if not isinstance(posterior, str | PathLike):
-        return probable(posterior, draws, x, values, *which, **options)
-    if draws is not None or x is None or values is None:
-        raise TypeError(
-            "got the folder of a run, expected x= and values= by name: "
-            "predict_probabilities('runs/mine', x=rows, values=[0, 1])"
-        )
-    where = Path(posterior).expanduser()
-    run = _reopened(where)
-    if run.data.output_names:
-        raise ValueError("got a run of several outputs, expected one: each has units of its own")
-    with jax.enable_x64(run.float64):
-        own = (np.asarray(values, float) - run.data.y_mean) / run.data.y_scale
-        rows = run.rows(x)[0]
-        return probable(run.posterior, diagnostics.load(where), rows, own, *which, **options)
+def _of_values(function: Callable[Given, Result], name: str) -> _OfFolders[Given, Result]:
+    """Let a function of posterior, draws, x and values of y take a folder for the first two."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def probable_of(posterior: Any, *given: Any, **options: Any) -> Any:
+        if not isinstance(posterior, str | PathLike):
+            return function(posterior, *given, **options)
+        bound = signature.bind_partial(posterior, *given, **options).arguments
+        if bound.get("draws") is not None or any(bound.get(each) is None for each in ("x", name)):
+            raise TypeError(
+                f"got the folder of a run, expected x= and {name}= by name: "
+                f"{function.__name__}('runs/mine', x=rows, {name}=[0, 1])"
+            )
+        where = Path(posterior).expanduser()
+        run = _reopened(where)
+        if run.data.output_names:
+            raise ValueError(
+                "got a run of several outputs, expected one: each has units of its own"
+            )
+        with jax.enable_x64(run.float64):
+            own = {"posterior": run.posterior, "draws": diagnostics.load(where)}
+            own["x"] = run.rows(bound["x"])[0]
+            own[name] = (np.asarray(bound[name], float) - run.data.y_mean) / run.data.y_scale
+            answer: Any = partial(function, **bound | own)
+            return answer()
+
+    return probable_of
+
+
+predict_probabilities = _of_values(probable, "values")
+predict_cdf = _of_values(below, "y")
 
 
 @wraps(explained)

@@ -71,6 +71,8 @@ def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
     assert (of_test["at_most_3"] > of_test["equal_3"]).all()
     more = bnn.predict_probabilities("run", x=COUNTS.drop(columns="n"), values=[3.0], which="more")
     assert more.shape == (ROWS, 1) and ((more > 0) & (more < 1)).all()
+    below = bnn.predict_cdf("run", x=COUNTS.drop(columns="n"), y=3.0)
+    np.testing.assert_allclose(below, 1 - more[:, 0], atol=1e-6)
     assert (of_test["quantile_0.5"] == np.round(of_test["quantile_0.5"])).all()
     # New rows by the file and in Python, which know of the training rows what is stored alone.
     new = COUNTS.drop(columns=["n", "weight"]).head(4)

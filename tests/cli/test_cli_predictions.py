@@ -372,8 +372,10 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     }
     means = {}
     for form, prediction in expected.items():
-        cli.main(["predict", "fit", "--predictive", form, "--out", "form.csv"])
-        means[form] = pandas.read_csv("form.csv")["mean"]
+        cli.main(["predict", "fit", "--predictive", form, "--out", "form.csv", "--at", "3"])
+        found = pandas.read_csv("form.csv")
+        means[form] = found["mean"]
+        assert found["at_most_3"].between(0, 1).all()
         in_units = prediction["mean"] * run.data.y_scale + run.data.y_mean
         np.testing.assert_allclose(means[form], in_units, rtol=1e-6)
     assert len({tuple(values) for values in means.values()}) == 3

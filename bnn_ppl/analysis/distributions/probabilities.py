@@ -62,7 +62,7 @@ def predict_probabilities(
     which
         "equal", of counts and classes; "at_most" or "more", of numbers and counts.
     predictive
-        "linearised" or "sampled", as for :func:`bnn_ppl.predict`.
+        As for :func:`predict_quantiles`; "closed_form" is of numbers.
 
     Returns
     -------

@@ -220,7 +220,7 @@ def _columns_for(
     if name == "probs" and num_axes == 1:
         return _classes
     if kind is dist.Normal and num_axes <= 2:
-        return partial(_reals, are_event)
+        return partial(_reals, are_event, num_axes)
     raise ValueError(
         f"got a likelihood {kind.__name__} with {num_axes} axes, expected Normal or one class for "
         "each row: predict with the draws"
@@ -243,7 +243,7 @@ def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array | Non
 # --- its predictions
 
 
-def _reals(are_event: bool, found: Gaussian, y: Array | None) -> dict[str, Array]:
+def _reals(are_event: bool, num_axes: int, found: Gaussian, y: Array | None) -> dict[str, Array]:
     """Predict outputs, whose density is a row's where they form an event, or else one of each."""
     assert found.noise is not None
     covariance = found.covariance + found.noise
@@ -259,7 +259,7 @@ def _reals(are_event: bool, found: Gaussian, y: Array | None) -> dict[str, Array
         joint = dist.MultivariateNormal(found.mean, covariance)
         gaussian = joint if are_event else dist.Normal(found.mean, jnp.sqrt(both))
         columns["log_prob"] = gaussian.log_prob(y.reshape(found.mean.shape))
-    if found.mean.shape[1] == 1:
+    if num_axes == 1:
         columns = {name: own.reshape(len(own)) for name, own in columns.items()}
     return columns
 

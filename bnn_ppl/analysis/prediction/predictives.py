@@ -30,7 +30,7 @@ def predicting(
     if form == "closed_form":
         raise ValueError(
             "got predictive='closed_form' where each draw predicts, expected 'linearised' or "
-            "'sampled': predict and predict_quantiles have the closed form"
+            "'sampled': predict, and quantiles and probabilities of numbers, have the closed form"
         )
     if posterior.sites.centres:
         return _as_it_is(posterior, form)

@@ -88,13 +88,7 @@ def predict_quantiles(
     check_arguments(posterior=posterior, draws=draws)
     levels = check_levels(quantiles)
     check_one_target(posterior)
-    if predictive == "closed_form":
-        gaussians = closed_form_gaussians(posterior, draws, x)
-        shares = jnp.ones(len(gaussians.loc))
-        return np.asarray(_solve(gaussians, shares, levels))
-    posterior = predicting(posterior, draws, predictive)
-    x = checked_inputs(posterior, x)
-    return _of_mixture(posterior, draws, x, levels, (_solve, _of_draws))
+    return _of_mixture(posterior, draws, x, levels, (_solve, _of_draws), predictive)
 
 
 def predict_cdf(
@@ -110,6 +104,9 @@ def predict_cdf(
     :math:`\frac{1}{S} \sum_s F(y | x, w_s)`. Of censored times, 1 minus it is the probability to
     survive y.
 
+    The folder of a run may take the place of `posterior` and `draws`, as for
+    :func:`bnn_ppl.predict`; x and y are then in the units of the data.
+
     Parameters
     ----------
     posterior, draws, x
@@ -117,7 +114,7 @@ def predict_cdf(
     y
         A number, or one for each row and output, in the units of training.
     predictive
-        "linearised" or "sampled", as for :func:`bnn_ppl.predict`.
+        As for :func:`predict_quantiles`.
 
     Returns
     -------
@@ -132,7 +129,6 @@ def predict_cdf(
     """
     check_arguments(posterior=posterior, draws=draws)
     check_one_target(posterior)
-    posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
     shape = len(jax.tree.leaves(x)[0]), *posterior.rows.examples[1].shape[1:]
     values = jnp.asarray(y, float)
@@ -142,7 +138,8 @@ def predict_cdf(
             "rows, or one for each row and output"
         )
     values = jnp.broadcast_to(values, shape)
-    return _of_mixture(posterior, draws, x, values, (_at_values, _share_of_draws), by_row=True)
+    solvers = _at_values, _share_of_draws
+    return _of_mixture(posterior, draws, x, values, solvers, predictive, by_row=True)
 
 
 def cdf_at(
@@ -156,12 +153,11 @@ def cdf_at(
 
     As :func:`predict_cdf` does for one value, but the network sees the rows once.
     """
-    posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
     outputs = posterior.rows.examples[1].shape[1:]
     shape = len(jax.tree.leaves(x)[0]), *outputs, len(values)
     given, solvers = jnp.broadcast_to(jnp.asarray(values, float), shape), (_at_each, _share_at_each)
-    return _of_mixture(posterior, draws, x, given, solvers, by_row=True)
+    return _of_mixture(posterior, draws, x, given, solvers, predictive, by_row=True)
 
 
 def _of_mixture(
@@ -170,6 +166,7 @@ def _of_mixture(
     x: Any,
     given: Array,
     solvers: tuple[Callable, Callable],
+    form: PredictiveForm | None,
     by_row: bool = False,
 ) -> np.ndarray:
     """Solve for something of the mixture over draws, part by part of the rows.
@@ -177,6 +174,11 @@ def _of_mixture(
     The solvers take the distributions by draw, or draws of y where these have no distribution
     function; the weights of the draws; and what is given, `by_row` or for all rows.
     """
+    if form == "closed_form":
+        gaussians = closed_form_gaussians(posterior, draws, x)
+        return np.asarray(solvers[0](gaussians, jnp.ones(len(gaussians.loc)), given))
+    posterior = predicting(posterior, draws, form)
+    x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)

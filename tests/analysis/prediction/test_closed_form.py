@@ -67,8 +67,12 @@ def test_of_a_linear_regression_it_is_the_exact_predictive():
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-8, err_msg=name)
-    quantiles = bnn.predict_quantiles(posterior, draws, x, (0.05, 0.5), predictive="closed_form")
+    form = {"predictive": "closed_form"}
+    quantiles = bnn.predict_quantiles(posterior, draws, x, (0.05, 0.5), **form)
     np.testing.assert_allclose(quantiles, [law.ppf(0.05), law.ppf(0.5)], rtol=1e-8)
+    np.testing.assert_allclose(bnn.predict_cdf(posterior, draws, x, y, **form), law.cdf(y))
+    more = bnn.predict_probabilities(posterior, draws, x, [0.5], "more", **form)
+    np.testing.assert_allclose(more, law.sf(0.5)[:, None])
 
 
 def moments_by_draws(posterior, draws, name):
@@ -144,6 +148,22 @@ def test_outputs_that_form_no_event_have_a_density_each():
     assert found["log_prob"].dims == ("row", "output")
     expected = norm(found["mean"], np.sqrt(found["variance"])).logpdf(y)
     np.testing.assert_allclose(found["log_prob"], expected, rtol=1e-6)
+
+
+def test_a_column_of_y_gives_columns():
+    def model(x, y=None):
+        net = bnn.random_network("net", partial(bnn.nets.MLP, 3, (), 1), bnn.priors.normal(1.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(net(x), 0.5).to_event(1), obs=y)
+
+    posterior, form = bnn.condition(model, (X, REAL[:, None])), {"predictive": "closed_form"}
+    draws = fitted(posterior, structure="full")
+    found = bnn.predict(posterior, draws, (X, REAL[:, None]), crps=True, **form)
+    for name in ("mean", "variance", "crps"):
+        assert found[name].dims == ("row", "output"), name
+    assert found["log_prob"].dims == ("row",)
+    assert bnn.predict_quantiles(posterior, draws, X, [0.1, 0.5], **form).shape == (2, 20, 1)
+    assert bnn.predict_cdf(posterior, draws, X, REAL[:, None], **form).shape == (20, 1)
 
 
 # --- classes
