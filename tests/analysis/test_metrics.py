@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.special
@@ -552,3 +553,22 @@ def test_distances_from_the_published_hmc_predictions(hmc):
     assert round(metrics.total_variation(truth, probs), 3) == 0.167
     assert round(metrics.total_variation(argmax, probs), 3) == 0.138
     assert metrics.agreement(argmax, probs) == 1
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_rows_without_a_label_are_left_out_of_the_summary_and_refused_elsewhere(missing):
+    probs = np.array([[0.7, 0.3], [0.2, 0.8], [0.5, 0.5]])
+    named = xr.Dataset({"probs": (("row", "class"), probs)}, {"class": ["a", "b"]})
+    labels = np.array(["a", "b", missing], object)
+    found, expected = metrics.summary(named, labels), metrics.summary(probs[:2], [0, 1])
+    pd.testing.assert_series_equal(found, expected)
+    with pytest.raises(ValueError, match="got the class label .*, expected those of the training"):
+        metrics.accuracy(named, labels)
+    with pytest.raises(ValueError, match="got the class label 'x', expected .* 3, 5"):
+        metrics.accuracy(named.assign_coords({"class": [3, 5]}), np.array([3, 5, "x"], object))
+
+
+def test_rows_without_a_target_are_left_out_of_a_dict():
+    prediction = {"mean": np.zeros(3), "variance": np.ones(3), "log_prob": -np.ones(3)}
+    found = metrics.summary(prediction, [0.0, 1.0, np.nan])
+    assert found["rmse"] == pytest.approx(0.5**0.5, rel=1e-3) and found["nll"] == 1

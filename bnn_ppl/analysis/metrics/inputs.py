@@ -77,13 +77,18 @@ def variable(prediction: Prediction, name: str) -> Array:
 
 
 def known_rows(prediction: Any, y: ArrayLike) -> tuple[Any, ArrayLike]:
-    """Leave out the rows whose target is missing: NaN."""
+    """Leave out the rows whose target is missing: NaN, or None among labels."""
+    import pandas
+
     values = np.asarray(y)
-    if values.dtype.kind != "f" or not values.ndim or not np.isnan(values).any():
+    missing = pandas.isna(values)
+    if not values.ndim or not missing.any():
         return prediction, y
-    known = np.flatnonzero(~np.isnan(values.reshape(len(values), -1)).any(1))
+    known = np.flatnonzero(~missing.reshape(len(values), -1).any(1))
     if hasattr(prediction, "isel"):
         return prediction.isel(row=known), values[known]
+    if isinstance(prediction, Mapping):
+        return {name: np.asarray(each)[known] for name, each in prediction.items()}, values[known]
     return np.asarray(prediction)[known], values[known]
 
 

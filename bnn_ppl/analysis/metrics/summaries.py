@@ -39,7 +39,7 @@ def summary(
         Class probabilities, or a prediction.
     y : array (rows,), or (rows, outputs) for several targets; or a dict of these
         True class numbers, or targets in the units of the prediction; of several observed sites, by
-        site. Rows with a missing target, NaN, are left out.
+        site. Rows with a missing target, NaN or None, are left out.
     scale : float or array (outputs,)
         What regression targets were divided by; results are in original units.
     digits : int or None

@@ -40,16 +40,22 @@ class Classes(NamedTuple):
             return whole_numbers(y)
         names = np.asarray(self.names)
         order = np.argsort(names, kind="stable")
-        comparable = (y.dtype.kind == "U") == (names.dtype.kind == "U")
-        places = np.searchsorted(names[order], y) if comparable else np.zeros(y.shape, int)
-        found = order[np.minimum(places, self.num - 1)]
-        unknown = y[names[found] != y] if comparable else y.reshape(-1)
-        if unknown.size:
-            raise ValueError(
-                f"got the class label {unknown.flat[0].item()!r}, expected those of the training "
-                f"rows, {listed(self.names)}: correct the label or leave out its rows"
-            )
+        comparable = y.dtype.kind != "O" and (y.dtype.kind == "U") == (names.dtype.kind == "U")
+        if not comparable:  # text and numbers, or cells without a label
+            places = {name: place for place, name in enumerate(self.names)}
+            self._check_known([cell for cell in y.reshape(-1).tolist() if cell not in places])
+            return np.vectorize(places.__getitem__, otypes=[np.int32])(y)
+        found = order[np.minimum(np.searchsorted(names[order], y), self.num - 1)]
+        self._check_known(y[names[found] != y].tolist())
         return found.astype(np.int32)
+
+    def _check_known(self, unknown: list[Any]) -> None:
+        if unknown:
+            assert self.names is not None
+            raise ValueError(
+                f"got the class label {unknown[0]!r}, expected those of the training rows, "
+                f"{listed(self.names)}: correct the label or leave out its rows"
+            )
 
     def labels(self, numbers: Any) -> np.ndarray:
         """Give the labels that these class numbers stand for."""
