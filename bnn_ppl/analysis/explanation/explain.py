@@ -110,7 +110,8 @@ def explain(
         From :func:`bnn_ppl.run`.
     data
         Rows (x, y), best those of a test set: a table, or images, whose inputs are squares of
-        pixels. Where x is a pair with a number for each row, such as its weight, these are kept.
+        pixels. Where x is a pair with a number for each row, such as its weight, or with a dict of
+        such numbers, as of ``{"exposure": ...}``, these are kept.
     data_set
         From :func:`bnn_ppl.data.load`: names of the inputs and units.
     inputs
@@ -165,11 +166,13 @@ class _Rows(NamedTuple):
 
     numbers: Array
     x: Any
-    beside: Array | None
+    beside: Any  # an array, or a dict of some; None where there is nothing
 
     def given(self, x: Array, places: Array) -> Any:
         """Give inputs as the model takes them, beside what the rows at these places have."""
-        return x if self.beside is None else (x, self.beside[places])
+        if self.beside is None:
+            return x
+        return x, jax.tree.map(lambda leaf: leaf[places], self.beside)
 
 
 def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
@@ -184,7 +187,8 @@ def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
             f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
         )
     chosen, beside = evenly(len(y), _MOST_ROWS), None
-    if isinstance(x, tuple) and len(x) == 2 and np.ndim(x[1]) == 1:
+    is_pair = isinstance(x, tuple) and len(x) == 2
+    if is_pair and all(np.ndim(leaf) == 1 for leaf in jax.tree.leaves(x[1])):
         x, beside = x
     x, beside, y = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], (x, beside, y))
     return _Rows(chosen, x, beside), y

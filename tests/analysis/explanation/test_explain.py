@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import nnx
 from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
@@ -87,6 +88,26 @@ def test_weights_of_rows_are_kept_beside_the_inputs(run, found):
     again = bnn.explain(posterior, run[1], (pair, Y), num_permutations=40)
     np.testing.assert_allclose(again.importance, found.importance, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(again.effects["input 0"].mean, found.effects["input 0"].mean)
+
+
+def test_exposure_of_rows_is_kept_beside_the_inputs():
+    exposure = np.where(np.arange(60) % 2, 0.5, 20.0).astype(np.float32)
+    counts = np.rint(exposure * np.exp(0.3 * X[:, 0]))
+    net = partial(bnn.nets.MLP, 3, (), 1)
+    law = bnn.likelihoods.poisson(counts, exposure)
+    model = bnn.models.with_likelihood(net(rngs=nnx.Rngs(0)), bnn.priors.normal(0.3), law)
+    rows = (X, {"exposure": exposure}), counts
+    posterior = bnn.condition(model, rows)
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 5)
+    found = bnn.explain(posterior, draws, rows, num_permutations=2)
+    expected = bnn.predict(posterior, draws, rows)
+    assert found.score == pytest.approx(float(expected["log_prob"].mean()), rel=1e-5)
+    np.testing.assert_allclose(found.parts["predicted"], expected["mean"], rtol=1e-5)
+    column = found.effects["input 0"]
+    x = X.copy()
+    x[:, 0] = column.values[0]
+    mean = bnn.predict(posterior, draws, (x, {"exposure": exposure}))["mean"]
+    assert column.mean[0] == pytest.approx(float(mean.mean()), rel=1e-4)
 
 
 def test_draws_count_by_their_weights(run):
