@@ -212,6 +212,25 @@ def test_probabilities_of_classes():
     assert under.startswith("class probabilities are underconfident")
 
 
+def test_columns_that_are_no_numbers_are_left_out():
+    prediction, y, x = regression(0)
+    frame = pd.DataFrame(x[:, :2], columns=["a", "b"]).assign(
+        word=["u", "v"] * 150,
+        day=pd.date_range("2020-01-01", periods=300),
+        number=x[:, 2].astype(object),
+        whole=pd.array([1, None] * 150, "Int64"),
+    )
+    found = metrics.calibration_check(prediction, y, frame).table
+    assert set(found["by"]) == {"", "50 % intervals", "predicted sd", "number"}
+
+
+def test_names_of_outputs_may_be_an_array():
+    prediction, y, _ = regression(0)
+    two = {name: np.stack([each] * 2, 1) for name, each in prediction.items()}
+    found = metrics.calibration_check(two, np.stack([y, y], 1), outputs=np.array(["a", "b"]))
+    assert set(found.table["output"]) == {"a", "b"}
+
+
 def test_what_cannot_be_checked_is_refused():
     prediction, y, x = regression(0, 10)
     with pytest.raises(ValueError, match=r"x of shape \(9, 4\), expected \(10, inputs\); leave it"):

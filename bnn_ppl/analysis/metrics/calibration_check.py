@@ -194,7 +194,8 @@ def calibration_check(
     y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction, or class numbers.
     x : array or pandas.DataFrame (rows, inputs), optional
-        Inputs of a regression, in any units; columns of a data frame are called by their names.
+        Inputs of a regression, in any units; columns of a data frame are called by their names, and
+        those of text or dates are left out.
         Without it there are thirds by the sd alone, which is what images and texts have.
     level : float
         Probability of the intervals, between 0 and 1.
@@ -272,7 +273,8 @@ def _of_regression(
         by = _sd(np.sqrt(variance) * scales) | _important(columns, y - error)
         yield _Judged("", held, expected, nll, by, inner if has_inner else None)
         return
-    for k, name in enumerate(outputs or [f"output {k}" for k in range(y.shape[1])]):
+    names = [f"output {k}" for k in range(y.shape[1])] if outputs is None else map(str, outputs)
+    for k, name in enumerate(names):
         nll = gaussian_nll_by_row(one_output(prediction, k), y[:, k], scales[k])
         by = _sd(np.sqrt(variance[:, k]) * scales[k]) | _important(columns, (y - error)[:, k])
         yield _Judged(name, held[:, k], expected, nll, by, inner[:, k] if has_inner else None)
@@ -285,9 +287,11 @@ def _sd(values: Array) -> dict[str, Array]:
 
 
 def _columns(x: Any, num_rows: int) -> dict[str, Array]:
-    """Give inputs by name; those that are not finite are none."""
+    """Give inputs by name; those that are no numbers, or not all finite, are none."""
     if x is None:
         return {}
+    if hasattr(x, "select_dtypes"):
+        x = x.infer_objects().select_dtypes(["number", "bool"], exclude=["timedelta"]).astype(float)
     values = np.asarray(x, dtype=float)
     if values.ndim != 2 or len(values) != num_rows:
         raise ValueError(
