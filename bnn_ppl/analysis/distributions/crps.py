@@ -18,6 +18,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
+    numbered,
     of_draws,
     predictive_of,
     row_dims,
@@ -114,9 +115,11 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     size = max(1, _NUMBERS_AT_ONCE // (weights.size * each))
     for start in range(0, num_rows, size):
         rows, own = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-        given = (rows,) if exact else (rows, own)
         with products_in(posterior.density.precision):
-            blocks = [of_block(block, *given) for block, _ in in_blocks(sites, weights)]
+            blocks = [
+                of_block(block, rows) if exact else of_block(block, rows, own, numbers)
+                for block, numbers in numbered(in_blocks(sites, weights))
+            ]
         joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
         if exact:
             yield _of_gaussians(joined, shares, own)
@@ -177,19 +180,28 @@ _pairs = compiled_once(_pair_sums)
 
 
 def _drawn(
-    predictive: Predictive, block: Tree, x: Tree, y: Array, *, targeted: Any, num_draws: int
+    predictive: Predictive,
+    block: Tree,
+    x: Tree,
+    y: Array,
+    numbers: Array,
+    *,
+    targeted: Any,
+    num_draws: int,
 ) -> tuple[Array, Array]:
     """Draw y itself (draw, row, ...), and say by draw of the weights which y is censored."""
     predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
-    def one(values: Tree) -> tuple[Array, Array]:
+    def one(draw: tuple[Tree, Array]) -> tuple[Array, Array]:
+        values, number = draw
         law = at(values)
         hidden = jnp.logical_or(*censored(law))
         hidden = jnp.broadcast_to(jnp.expand_dims(hidden, range(hidden.ndim, y.ndim)), y.shape)
-        return uncensored(law).sample(key_of(law), (num_draws,)).astype(float), hidden
+        drawn = uncensored(law).sample(key_of(law, number), (num_draws,))
+        return drawn.astype(float), hidden
 
-    drawn, hidden = jax.lax.map(one, block)
+    drawn, hidden = jax.lax.map(one, (block, numbers))
     return drawn.reshape(-1, *drawn.shape[2:]), hidden
 
 

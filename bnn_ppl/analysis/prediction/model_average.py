@@ -85,19 +85,20 @@ def added(
     """Add a block of draws to the sums, as :func:`adder` says."""
     at = of_draws(predictive, block, x, known)
 
-    def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
+    def of_draw(values: Tree, weight: Array, before: Array) -> tuple[Sums, dict[str, Array]]:
         distribution = at(values)
-        each = dict([moments_of(distribution)[:2]]) if keep_each else {}
-        return _of_draw(distribution, weight, y), each
+        moments = moments_of(distribution, before)
+        each = dict([moments[:2]]) if keep_each else {}
+        return _of_draw(distribution, moments, weight, y), each
 
     def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
-        new, each = of_draw(*draw)
+        new, each = of_draw(*draw, sums.weight)
         return _merged(sums, new), each
 
     draws = block, weights.astype(float)
     if sums is None:
         one = jax.tree.map(lambda leaf: leaf[0], draws)
-        sums = _empty(jax.eval_shape(of_draw, *one)[0])
+        sums = _empty(jax.eval_shape(of_draw, *one, one[1])[0])
     return jax.lax.scan(body, sums, draws)
 
 
@@ -106,8 +107,13 @@ def _empty(shapes: Sums) -> Sums:
     return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
 
 
-def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
-    _, center, variance = moments_of(predictive)
+def _of_draw(
+    predictive: dist.Distribution,
+    moments: tuple[str, Array, Array],
+    weight: Array,
+    y: Array | None,
+) -> Sums:
+    _, center, variance = moments
     no_y = jnp.zeros(predictive.batch_shape)
     ends = None if y is None else ends_of_pit(predictive, y)
     sums = Sums(
@@ -122,15 +128,21 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
     return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
 
 
-def moments_of(predictive: dist.Distribution) -> tuple[str, Array, Array]:
-    """Give "probs", these and zeros, or "mean", it and the variance, of draws if need be."""
+def moments_of(
+    predictive: dist.Distribution, before: Array | float = 0.0
+) -> tuple[str, Array, Array]:
+    """Give "probs", these and zeros, or "mean", it and the variance, of draws if need be.
+
+    The weight of the draws `before` it tells a draw from others that are equal.
+    """
     try:
         name, center = probs_or_mean(predictive)
         if name == "probs":
             return name, center, jnp.zeros(center.shape[:-1])
         return name, center, uncensored(predictive).variance
     except NotImplementedError:
-        drawn = uncensored(predictive).sample(key_of(predictive), (_DRAWS_OF_Y,))
+        place = jax.lax.bitcast_convert_type(jnp.asarray(before, jnp.float32), jnp.uint32)
+        drawn = uncensored(predictive).sample(key_of(predictive, place), (_DRAWS_OF_Y,))
         return "mean", drawn.mean(0), drawn.var(0, ddof=1)
 
 

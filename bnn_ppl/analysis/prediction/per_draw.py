@@ -1,11 +1,12 @@
 """What a single draw predicts, and programs compiled to predict with many."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.extend.core import Var
 
@@ -118,11 +119,25 @@ def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
         return {name: center}
 
 
-def key_of(values: Tree) -> Array:
-    """Give a random key for a draw of the weights, or what it predicts, from its finite numbers."""
+def key_of(values: Tree, number: Array | int) -> Array:
+    """Give a random key for what a draw of the weights predicts, from its finite numbers.
+
+    The `number` of the draw tells it from others that are equal, as of a chain that stays.
+    """
     leaves = [jnp.asarray(leaf, jnp.float32) for leaf in jax.tree.leaves(values)]
     total = sum(jnp.sum(jnp.where(jnp.isfinite(leaf), leaf, 0.0)) for leaf in leaves)
-    return jax.random.fold_in(jax.random.key(0), jax.lax.bitcast_convert_type(total, jnp.uint32))
+    of_all = jax.random.fold_in(jax.random.key(0), number)
+    return jax.random.fold_in(of_all, jax.lax.bitcast_convert_type(total, jnp.uint32))
+
+
+def numbered(
+    blocks: Iterable[tuple[Tree, np.ndarray]],
+) -> Iterator[tuple[Tree, np.ndarray]]:
+    """Give blocks of draws with the numbers of these, in place of their weights."""
+    first = 0
+    for block, weights in blocks:
+        yield block, np.arange(first, first + len(weights))
+        first += len(weights)
 
 
 def each_output(predictive: dist.Distribution) -> dist.Distribution:

@@ -20,6 +20,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
+    numbered,
     of_draws,
     predictive_of,
     told_of_first,
@@ -191,7 +192,10 @@ def _of_mixture(
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
             # One block of draws at a time: those of a network fill the memory.
-            blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]
+            blocks = [
+                drawn(block, rows) if known else drawn(block, rows, numbers)
+                for block, numbers in numbered(in_blocks(sites, weights))
+            ]
             each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
             own = given[start : start + size] if by_row else given
             found.append(np.asarray(solve(each, shares, own)))
@@ -225,15 +229,16 @@ def has_function(predictive: Predictive, block: Tree, x: Tree) -> bool:
     return told_of_first(predictive, block, x, tell)
 
 
-def _drawn(predictive: Predictive, block: Tree, x: Tree) -> Array:
+def _drawn(predictive: Predictive, block: Tree, x: Tree, numbers: Array) -> Array:
     """Draw y: (draw of the weights, draw of y, row, ...)."""
     at = of_draws(predictive, block, x)
 
-    def one(values: Tree) -> Array:
+    def one(draw: tuple[Tree, Array]) -> Array:
+        values, number = draw
         predictive = uncensored(at(values))
-        return predictive.sample(key_of(predictive), (_DRAWS_OF_Y,))
+        return predictive.sample(key_of(predictive, number), (_DRAWS_OF_Y,))
 
-    return jax.lax.map(one, block)
+    return jax.lax.map(one, (block, numbers))
 
 
 def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:

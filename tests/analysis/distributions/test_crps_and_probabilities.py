@@ -226,3 +226,27 @@ def test_a_gaussian_prediction_has_the_known_score():
     prediction = {"mean": np.zeros(ROWS), "variance": np.full(ROWS, 4.0)}
     expected = np.mean([by_integral(st.norm(0, 2).cdf, y) for y in REAL])
     assert bnn.metrics.crps(prediction, REAL) == pytest.approx(expected, abs=1e-7)
+
+
+class Bare(dist.Normal):
+    """A law of which only draws and the density are known."""
+
+    def cdf(self, value=None):
+        raise NotImplementedError
+
+    mean = variance = property(cdf)
+
+
+def test_equal_draws_of_the_weights_have_draws_of_y_of_their_own():
+    times = 300
+    copies = {"w": np.tile(W[:1, :1], (1, times, 1)), "sd": np.ones((1, times))}
+    draws, loc = draws_of_arrays({"posterior": copies}), LOCS[0, 0]
+    posterior = conditioned(lambda f, sd, x: Bare(f, sd), REAL)
+    found = bnn.predict(posterior, draws, (X, REAL), crps=True)
+    np.testing.assert_allclose(found["mean"], loc, atol=0.02)
+    np.testing.assert_allclose(found["variance"], 1, atol=0.03)
+    exact = [by_integral(st.norm(loc[row]).cdf, REAL[row]) for row in range(ROWS)]
+    assert (np.abs(found.crps - exact) < 4 * found.crps_mcse).all()
+    median = bnn.predict_quantiles(posterior, draws, X, [0.5])[0]
+    np.testing.assert_allclose(median, loc, atol=0.08)
+    np.testing.assert_allclose(bnn.predict_cdf(posterior, draws, X, loc), 0.5, atol=0.03)
