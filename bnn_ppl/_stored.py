@@ -235,16 +235,17 @@ def _of_values(function: Callable[Given, Result], name: str) -> _OfFolders[Given
     signature = inspect.signature(function)
 
     @wraps(function)
-    def probable_of(posterior: Any, *given: Any, **options: Any) -> Any:
-        if not isinstance(posterior, str | PathLike):
-            return function(posterior, *given, **options)
-        bound = signature.bind_partial(posterior, *given, **options).arguments
+    def probable_of(*given: Any, **options: Any) -> Any:
+        bound = signature.bind_partial(*given, **options).arguments
+        folder = bound.get("posterior")
+        if not isinstance(folder, str | PathLike):
+            return function(*given, **options)
         if bound.get("draws") is not None or any(bound.get(each) is None for each in ("x", name)):
             raise TypeError(
                 f"got the folder of a run, expected x= and {name}= by name: "
                 f"{function.__name__}('runs/mine', x=rows, {name}=[0, 1])"
             )
-        where = Path(posterior).expanduser()
+        where = Path(folder).expanduser()
         run = _reopened(where)
         if run.data.output_names:
             raise ValueError(

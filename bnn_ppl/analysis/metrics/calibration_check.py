@@ -105,8 +105,8 @@ class CalibrationCheck:
             line = inner.loc[(inner.held - inner.expected).abs().idxmax()]
             wide = whole[whole.output == line.output].iloc[0]
             those = f"those of {100 * wide.expected:g} % {_percent(wide.held)} %"
-            told = f"50 % intervals are {line.finding}: {self._held(line, rows)}"
-            return f"{told}, {those} ({_expected(wide)})"
+            text = f"50 % intervals are {line.finding}: {self._held(line, rows)}"
+            return f"{text}, {those} ({_expected(wide)})"
         if len(found):
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]

@@ -43,7 +43,7 @@ class PredictiveChecks(NamedTuple):
     classes : bool
         Whether y is classes.
     num_draws : int
-        Different draws of the weights behind `posterior`.
+        Of the weights, behind `posterior`.
     """
 
     observed: Array
@@ -186,10 +186,10 @@ def _table(
 
     rows = {}
     for name, statistic in statistics.items():
-        own = float(statistic(observed[None].astype(float))[0])
+        own = float(statistic(observed[None])[0])
         row = {"observed": own}
         for kind, made in (("prior", prior), ("posterior", posterior)):
-            values = statistic(made.astype(float))
+            values = statistic(made)
             row[f"{kind}_lower"], row[f"{kind}_upper"] = np.quantile(values, _INTERVAL)
             tails = (1 + (values <= own).sum(), 1 + (values >= own).sum())
             row[f"{kind}_p"] = min(1.0, 2 * min(tails) / (len(values) + 1))
@@ -213,7 +213,7 @@ def _statistics(observed: Array, classes: Classes | None, outputs: Any) -> dict[
         return lambda y: (y.reshape(len(y), -1) == number).mean(1)
 
     def of_output(statistic: Any, output: int) -> Any:
-        return lambda y: statistic(y.reshape(*y.shape[:2], -1)[..., output], 1)
+        return lambda y: statistic(y.reshape(*y.shape[:2], -1)[..., output].astype(float), 1)
 
     if classes is not None:
         return {f"share of {number}": share(number) for number in range(min(classes.num, 10))}
