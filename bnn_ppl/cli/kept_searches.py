@@ -104,7 +104,7 @@ def with_structure_of(
 def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Path | None]:
     """Give the place of a search in the folder of its run, which says what is searched for.
 
-    None where another process searches there.
+    None where another process searches, or runs, there.
     """
     place = place_of_searches(folder)
     if folder is None or place is None:
@@ -112,7 +112,7 @@ def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Pa
         return
     place.mkdir(parents=True, exist_ok=True)
     try:
-        held = lock(place)
+        held = lock(folder)
     except ValueError:
         yield None
         return

@@ -31,7 +31,7 @@ from bnn_ppl.model.likelihoods import likelihood as likelihoods
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.draws_zarr.zarr_reader import read_metadata
-from bnn_ppl.storage.files import DRAWS, PROBLEM, STATE
+from bnn_ppl.storage.files import COPY, DRAWS, PROBLEM, STATE
 from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LAW, LEFT_OPEN, read_problem
 
 
@@ -42,9 +42,6 @@ class _Recorded(NamedTuple):
     encoding: bnn.data.Encoding | None  # of its table
     rows: Options | None  # their shapes and scales
     likelihood: Likelihood | None  # with what it knows of the training targets
-
-
-COPY = "data.csv"  # of what came from standard input, in the folder of a run
 
 
 class Opened(NamedTuple):

@@ -41,6 +41,7 @@ from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
+from bnn_ppl.storage.checkpoint import alone_in
 from bnn_ppl.storage.phase_state import place_of_searches
 from bnn_ppl.storage.problem import read_problem, write_problem
 
@@ -127,12 +128,13 @@ class BayesianNetwork(BaseEstimator):
             method = self._method()
             check_run(key, self.posterior_, method, folder=folder, **self._running(method))
         began = time.monotonic()
-        if known is None:
-            self._find_structure(folder)
-        self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
-        self.posterior_ = self._conditioned()
-        self._store(folder, self.prior_scale_)
-        self._run(key, folder=folder, max_minutes=minutes_left(self.max_minutes, began))
+        with alone_in(folder):  # or another fit might write its settings into this one's folder
+            if known is None:
+                self._find_structure(folder)
+            self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
+            self.posterior_ = self._conditioned()
+            self._store(folder, self.prior_scale_)
+            self._run(key, folder=folder, max_minutes=minutes_left(self.max_minutes, began))
 
     def _continue(self, X: Any, y: np.ndarray, sample_weight: Any) -> None:
         """Sample given these rows too, y being as the model has it, from the draws so far on."""

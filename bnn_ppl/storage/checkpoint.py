@@ -16,7 +16,8 @@ import operator
 import re
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.checks import warn
-from bnn_ppl.runtime.files import Holder, check_can_be_made, locked, replace_file
+from bnn_ppl.runtime.files import Holder, check_can_be_made, locked, make_folder, replace_file
 from bnn_ppl.storage.files import (
+    COPY,
     JSON,
+    LOCK,
+    PROBLEM,
     RUN,
     STATE,
     STATE_BEFORE,
@@ -152,12 +156,23 @@ def _check_header(folder: Path, header: JSON) -> None:
 def lock(folder: Path) -> Holder | None:
     """Keep other processes from writing here until the holder is closed or collected."""
     try:
-        return locked(folder / "state.lock", wait=False)
+        return locked(folder / LOCK, wait=False)
     except BlockingIOError as error:
         raise ValueError(
             f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
             "wait for it, or name another folder"
         ) from error
+
+
+@contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """Make a folder and keep other processes from writing there; of several hosts, on the first."""
+    if folder is None or jax.process_index() != 0:
+        yield
+        return
+    make_folder(folder)
+    with lock(folder) or nullcontext():
+        yield
 
 
 def tidy(folder: Path) -> None:
@@ -168,6 +183,8 @@ def tidy(folder: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
+    if path.name == COPY:  # a user's, unless a run has written beside it what it learns
+        return path.with_name(PROBLEM).is_file()
     return _OURS.fullmatch(path.name) is not None
 
 

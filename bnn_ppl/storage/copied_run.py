@@ -1,6 +1,7 @@
 """A folder of draws made of a run's, which opens as that of a run; it cannot be resumed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from bnn_ppl.storage.arviz_versions import groups_of
 from bnn_ppl.storage.chain_arrays import STATISTICS, write_by_chain, write_fitted
 from bnn_ppl.storage.draws_zarr import zarr_writer
-from bnn_ppl.storage.files import JSON, PROBLEM, read_json, sealed
+from bnn_ppl.storage.files import COPY, JSON, PROBLEM, read_json, sealed
 
 
 def write_run(folder: Path, like: Path, draws: Any, changed: JSON | None = None) -> None:
@@ -31,6 +32,8 @@ def write_run(folder: Path, like: Path, draws: Any, changed: JSON | None = None)
     if (like / PROBLEM).is_file():
         content = sealed(read_json(like / PROBLEM) | (changed or {}))
         (folder / PROBLEM).write_text(json.dumps(content, indent=2) + "\n")
+        if (like / COPY).is_file():
+            shutil.copyfile(like / COPY, folder / COPY)
     groups = groups_of(draws)
     sizes = groups["posterior"].sizes
     records: dict[str, dict[str, Any]] = {

@@ -1,9 +1,12 @@
 """``bnn-ppl predict``: rows of files, intervals and sets, as a user types it."""
 
+import io
 import json
 import re
 import shutil
+import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -17,15 +20,19 @@ import bnn_ppl._stored
 from bnn_ppl import cli
 from bnn_ppl.cli.commands.results import chain_predictions
 from bnn_ppl.cli.commands.robustness import adversarial
-from bnn_ppl.cli.commands.run import _sample
+from bnn_ppl.cli.commands.run import _sample, _sample_in_free_folder
 from bnn_ppl.cli.kept_searches import _same
 from bnn_ppl.cli.problem.build import describe
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data
-from bnn_ppl.cli.run_folders import COPY, _recorded, reopen, settings_of
+from bnn_ppl.cli.run_folders import _recorded, reopen, settings_of
 from bnn_ppl.cli.tables import answers_by_row
 from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.data.tables.table_files import from_standard_input
+from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
+from bnn_ppl.storage.copied_run import write_run
+from bnn_ppl.storage.files import COPY
 from bnn_ppl.storage.problem import write_problem
 
 SMALL = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
@@ -485,6 +492,76 @@ def test_rows_from_standard_input_are_kept_before_anything_is_drawn(tmp_path, mo
     with pytest.raises(ValueError, match="refused"):
         _sample(look, settings, folder)
     assert not folder.exists()
+    folder.mkdir()  # by the user
+    with pytest.raises(ValueError, match="refused"):
+        _sample(look, settings, folder)
+    assert not list(folder.iterdir())
+    (folder / COPY).write_bytes(b"the user's own")
+    with pytest.raises(FileExistsError, match="not empty and holds no run"):
+        _sample(look, settings, folder)
+
+
+@pytest.mark.parametrize("given", [[], ["--folder", "runs/given"]])
+def test_a_run_of_standard_input_goes_on_predicts_and_is_copied(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bnn_ppl.cli.commands.run._report", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace())
+    rows = table(20).to_csv(index=False)
+    options = ["--data", "-", "--target", "price", "--prior-scale", "1", "--noise", "0.3"]
+
+    def run(rows):
+        from_standard_input.cache_clear()
+        sys.stdin.buffer = io.BytesIO(rows.encode())
+        cli.main(["run", "sgld", *options, *SMALL, *given])
+
+    run(rows)
+    (folder,) = Path("runs").iterdir()
+    draws = bnn.diagnostics.load(folder).posterior.load()
+    run(rows)
+    assert list(Path("runs").iterdir()) == [folder]
+    from_standard_input.cache_clear()
+    xarray.testing.assert_identical(bnn.diagnostics.load(folder).posterior.load(), draws)
+    NEW.to_csv("new.csv", index=False)
+    write_run(Path("few"), folder, bnn.diagnostics.load(folder))
+    for name in (str(folder), "few"):
+        cli.main(["predict", name, "--inputs", "new.csv", "--out", f"{Path(name).name}.csv"])
+    few, all_of_them = Path("few.csv"), Path(f"{folder.name}.csv")
+    assert few.read_text() == all_of_them.read_text()
+    if given:
+        with pytest.raises(SystemExit):
+            run(table(20).to_csv(index=False))
+        from_standard_input.cache_clear()
+
+
+def test_a_new_folder_that_is_refused_ends_the_search_for_a_free_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Problem.of(data="yacht").options()
+
+    def refuse(folder):
+        raise FileExistsError("refused")
+
+    with pytest.raises(FileExistsError, match="refused"):
+        _sample_in_free_folder(refuse, settings, "run")
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_command_in_a_folder_that_another_process_writes_to_changes_nothing(
+    tmp_path, monkeypatch
+):
+    write_problem(tmp_path, {"data": "yacht"})
+    before = (tmp_path / "problem.json").read_text()
+
+    def held(path, *, wait):
+        raise BlockingIOError
+
+    monkeypatch.setattr("bnn_ppl.storage.checkpoint.locked", held)
+    with pytest.raises(ValueError, match="which another process writes to"):
+        _sample(None, Problem.of(data="digits").options(), tmp_path)
+    assert (tmp_path / "problem.json").read_text() == before
+    network = BayesianRegressor(folder=tmp_path / "fit", num_warmup=2, num_draws=2, prior_scale=1.0)
+    with pytest.raises(ValueError, match="which another process writes to"):
+        network.fit(np.zeros((5, 1)), np.arange(5.0))
+    assert not (tmp_path / "fit" / "problem.json").exists()
 
 
 def test_columns_beside_the_inputs_are_not_attacked(tmp_path, monkeypatch):

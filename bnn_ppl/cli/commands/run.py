@@ -1,6 +1,5 @@
 """The command ``run``."""
 
-import shutil
 import sys
 import time
 import warnings
@@ -30,15 +29,15 @@ from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import COPY, keep_input, settings_of, stem_of
+from bnn_ppl.cli.run_folders import keep_input, settings_of, stem_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.run_verdict import verdict_attributes
-from bnn_ppl.storage.checkpoint import OtherRunError, read_header
-from bnn_ppl.storage.files import PROBLEM
+from bnn_ppl.storage.checkpoint import OtherRunError, alone_in, read_header
+from bnn_ppl.storage.files import COPY, LOCK, PROBLEM
 from bnn_ppl.storage.problem import CHOICE, write_problem
 
 
@@ -225,33 +224,53 @@ def _rows_to_score(problem: Problem, data: Any) -> Any:
 
 def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
-    new = read_header(folder) is None and jax.process_index() == 0
-    if new:
-        write_problem(folder, settings)
-        keep_input(folder, settings)
-    try:
-        with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):  # printed below
-            draws = sample(folder=folder)
-        if jax.process_index() == 0:
-            write_problem(folder, settings)  # which may have been damaged
-            keep_input(folder, settings)
-        return draws
-    except (ValueError, TypeError):
-        own = {folder / name for name in (PROBLEM, COPY)}
-        if new and set(folder.iterdir()) <= own:  # refused before anything was begun
-            shutil.rmtree(folder)
-        raise
+    read_header(folder)  # refuses a folder of something else before anything is written there
+    first, is_made = jax.process_index() == 0, not folder.exists()
+    with alone_in(folder):  # or another command might write what it learns into this run's folder
+        is_new = first and read_header(folder) is None
+        if is_new:
+            _say(folder, settings)
+        try:
+            with warnings.catch_warnings(
+                action="ignore", category=bnn.VerdictWarning
+            ):  # see _report
+                draws = sample(folder=folder)
+            if first:
+                _say(folder, settings)  # which may have been damaged
+            return draws
+        except (ValueError, TypeError, FileExistsError):
+            if is_new:
+                _clear(folder, is_made)
+            raise
+
+
+def _say(folder: Path, settings: Options) -> None:
+    write_problem(folder, settings)
+    keep_input(folder, settings)
+
+
+def _clear(folder: Path, is_made: bool) -> None:
+    """Remove what was written for a run that was refused before anything was begun."""
+    own = [folder / name for name in (PROBLEM, COPY, LOCK)]
+    if set(folder.iterdir()) <= {*own}:
+        for path in own:
+            path.unlink(missing_ok=True)
+        if is_made:
+            folder.rmdir()
 
 
 def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
     """Run in the first folder of this name that is free or holds the same run; name a new one."""
     taken = ""
     for folder in folders_named(name):
+        is_there = folder.exists()
         try:
             if taken and read_header(folder) is None and jax.process_index() == 0:
                 print(f"{taken}: this run is stored in {folder}", flush=True)
             return folder, _sample(sample, settings, folder)
         except (OtherRunError, FileExistsError) as error:
+            if not is_there:  # every further name would be refused too
+                raise
             of_a_run = isinstance(error, OtherRunError)
             held = "a run with other settings" if of_a_run else "other files"
             taken = taken or f"{folder} holds {held}"

@@ -4,7 +4,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +14,9 @@ import jax
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import warn
-from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.interrupts import deadline
 from bnn_ppl.runtime.progress import Show, phases_named
-from bnn_ppl.storage.checkpoint import lock
+from bnn_ppl.storage.checkpoint import alone_in
 from bnn_ppl.storage.files import DamagedError
 
 Run = Callable[..., Any]  # bnn_ppl.run, which itself searches for a scale
@@ -50,15 +49,9 @@ class Search(NamedTuple):
         """Give the folder of a fit."""
         return None if self.place is None else Path(self.place) / fit
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Refuse a search that another process makes at the same place."""
-        if self.place is None:
-            yield
-            return
-        make_folder(Path(self.place))
-        with lock(Path(self.place)) or nullcontext():
-            yield
+        return alone_in(None if self.place is None else Path(self.place))
 
     @contextmanager
     def told(self, part: str) -> Iterator[None]:
