@@ -12,6 +12,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.signatures import Options, hints_of
 from bnn_ppl.methods.method import Description, described_methods, rows_of_share
 from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.training.optimizers import with_optimizer
 from bnn_ppl.model.recipe import Recipe
 
 LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
@@ -112,8 +113,8 @@ def _built_method(
         options["held_out"] = held_out
     built = chosen.method.build(posterior, **options)
     if training.optimizer != "adam":
-        known = {"optimizer": training.optimizer, rate: bnn.schedules.named(options[rate])}
-        built = built._replace(settings={**built.settings, **known})
+        named = bnn.schedules.named(options[rate])
+        built = built._replace(settings=with_optimizer(built.settings, training.optimizer, named))
     if found and training.rate_schedule == "cyclical":
         built = bnn.schedules.in_cycles(built, cycle, running["num_warmup"])
     if training.augment is None:

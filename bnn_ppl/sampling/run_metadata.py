@@ -17,10 +17,11 @@ from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.features import Features
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
+from bnn_ppl.runtime.compilation.program_parts import program_digest
 from bnn_ppl.runtime.machines.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.sampling.loop.compiled_loop import one_record
-from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.sampling.setup.run_setup import RunSetup, is_function
 from bnn_ppl.sampling.setup.run_spec import RunLength
 from bnn_ppl.storage.inference_data import recorded_classes
 from bnn_ppl.storage.recorder import Layout
@@ -46,7 +47,6 @@ def _attributes(
     key: jax.Array, posterior: Posterior, method: Method, setup: RunSetup
 ) -> dict[str, Any]:
     """Give the attributes of the draws that are known before the first step."""
-    packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
     draws, cached = setup.phases[1], _cached_features(setup)
     return {
         "inference_library": "bnn_ppl",
@@ -61,7 +61,7 @@ def _attributes(
         **_of_scale(posterior),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "matmul_precision": matmul_precision(posterior.density.precision),
-        "versions": json.dumps({package: _version(package) for package in packages}),
+        "versions": json.dumps(_versions("bnn_ppl", "jax", "numpyro", "blackjax", "flax")),
         "devices": json.dumps([str(device) for device in setup.mesh.devices.flat]),
         "mesh": json.dumps(dict(setup.mesh.shape)),
         "num_warmup": setup.num["warmup"],
@@ -71,6 +71,10 @@ def _attributes(
         **({"cached_features": cached} if cached else {}),
         **({"data": fingerprint(posterior.data)} if posterior.rows.batch_statistics else {}),
     }
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    return {package: _version(package) for package in packages}
 
 
 def _version(package: str) -> str:
@@ -114,7 +118,15 @@ def settings_to_resume(
         },
     }
     first = jax.tree.map(lambda leaf: leaf[0], to_host(setup.positions))
-    settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
+    if is_function(draws.keep):
+        rows = few_rows(posterior, posterior.rows.examples)
+        values = jax.eval_shape(draws.constrain, first, rows)
+        exact["keep_program"] = program_digest(draws.keep, values)
+    settings = {
+        "exact": exact,
+        "approximate": _at_the_start(posterior, first),
+        "versions": _versions("bnn_ppl", "jax", "numpyro", "flax", "optax"),
+    }
     return json.loads(json.dumps(settings, default=_plain))
 
 

@@ -244,10 +244,16 @@ def _read_leaves(
 _IN_WORDS = {
     "data": "other training rows",
     "points": "other values of the points",
+    "optimizer_program": "other steps of the optimizer given",
+    "keep_program": "other values of the function given as keep",
     "recorded": "other sites, or sites of other shapes",
     "log_prior_at_start": "another prior or other first weights",
     "log_density_at_start": "another likelihood or other first weights",
 }
+
+
+# Digests of programs, which other versions of the packages write otherwise, or not at all.
+_BY_VERSION = ("optimizer_program", "keep_program")
 
 
 def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
@@ -255,7 +261,8 @@ def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
     for kind, same in (("exact", operator.eq), ("approximate", _close)):
         for name in dict.fromkeys([*given[kind], *stored[kind]]):
             ours, theirs = given[kind].get(name), stored[kind].get(name)
-            if not same(ours, theirs):
+            is_unknown = name in _BY_VERSION and stored.get("versions") != given.get("versions")
+            if not is_unknown and not same(ours, theirs):
                 raise OtherRunError(
                     f"got {_difference(name, ours, theirs)} in the run that {str(folder)!r} holds: "
                     "resume it with its settings, or name another folder"

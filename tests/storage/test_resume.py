@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from interrupts import press_ctrl_c
 from killed_runs import SCRIPTS, Killed, assert_same, line
@@ -168,6 +170,35 @@ def test_other_settings_are_refused_and_the_first_difference_named(
     with pytest.raises(OtherRunError, match=words):
         sample(posterior, tmp_path, **change)
     assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_another_optimizer_is_refused(posterior, tmp_path):
+    def fit(rate):
+        method = bnn.descent(posterior, optax.sgd(rate))
+        return sample(posterior, tmp_path, method=method, num_draws=1, verdict=False)
+
+    for method in (bnn.descent, bnn.mfvi, bnn.svgd):
+        given, other = (method(posterior, optax.sgd(rate)).settings for rate in (0.1, 0.2))
+        assert given == method(posterior, optax.sgd(0.1)).settings != other
+    fit(0.1)
+    with pytest.raises(OtherRunError, match="got other steps of the optimizer given, expected"):
+        fit(0.2)
+    state = tmp_path / "state.json"
+    before = json.loads(state.read_text())
+    del before["checksum"], before["settings"]["versions"]  # as earlier versions wrote it
+    del before["settings"]["exact"]["optimizer_program"]
+    state.write_text(json.dumps(before))
+    fit(0.1)
+
+
+def test_another_function_to_keep_is_refused(posterior, tmp_path):
+    def keep(scale):
+        return {"keep": lambda values: {"slope": scale * values["slope"]}, "verdict": False}
+
+    sample(posterior, tmp_path, **keep(2.0))
+    with pytest.raises(OtherRunError, match="got other values of the function given as keep"):
+        sample(posterior, tmp_path, **keep(3.0))
+    sample(posterior, tmp_path, num_draws=10, **keep(2.0))
 
 
 @pytest.mark.thorough

@@ -231,9 +231,8 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
         if is_new:
             _say(folder, settings)
         try:
-            with warnings.catch_warnings(
-                action="ignore", category=bnn.VerdictWarning
-            ):  # see _report
+            # `_report` prints the verdict.
+            with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
                 draws = sample(folder=folder)
             if first:
                 _say(folder, settings)  # which may have been damaged

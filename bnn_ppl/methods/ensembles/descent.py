@@ -18,7 +18,7 @@ from bnn_ppl.methods.method import (
     step_info,
 )
 from bnn_ppl.methods.random import gaussian_like
-from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.training.early_stopping import stopped_early
 from bnn_ppl.methods.training.held_out_noise import (
     held_out_rows,
@@ -29,6 +29,7 @@ from bnn_ppl.methods.training.held_out_noise import (
     with_noise_held_out,
 )
 from bnn_ppl.methods.training.held_out_rows import HeldOut
+from bnn_ppl.methods.training.optimizers import optimizer_of
 from bnn_ppl.methods.training.rate_trials import is_costly, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.training.training_lengths import has_convolutions
@@ -109,8 +110,8 @@ def descent(
     posterior
         Posterior to maximise.
     optimizer
-        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
-        recorded: pass the same ones to resume a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. To resume a run, pass an
+        equal one.
     learning_rate
         Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: tuned, and
         training stops automatically; where a step is costly, it starts at Adam's usual 1e-3.
@@ -163,7 +164,7 @@ def descent(
         adversarial inputs are asked for where x is not one array of floats.
     """
     check_arguments(posterior=posterior)
-    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
+    finds_rate, recorded, optimizer = optimizer_of(optimizer, learning_rate, posterior.init)
     _check(average_from, subsample, noise_rows)
     num_rows = rows_of_share(subsample, posterior.num_rows)
     loss = partial(_loss, posterior, num_rows)
@@ -230,7 +231,7 @@ def descent(
     def drawn(state: DescentState) -> Tree:
         return state.average if averages else state.position
 
-    settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
+    settings = {"method": "descent", **recorded, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
     # Without a noise site it still says whether rows are held out, where there are enough.
     kept = noise_rows == "training" and finds_rate and num_rows >= _LEAST_ROWS
@@ -330,27 +331,6 @@ def _check(average_from: int | None, subsample: float, noise_rows: str) -> None:
         raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
     if noise_rows not in get_args(NoiseRows):
         raise ValueError(f"got noise_rows={noise_rows!r}, expected one of {get_args(NoiseRows)}")
-
-
-def optimizer_of(
-    optimizer: optax.GradientTransformation | None, learning_rate: float | Schedule | None
-) -> tuple[bool, float | str, optax.GradientTransformation]:
-    """Return whether the rate is tuned, how it is recorded, and the optimiser.
-
-    By default the optimiser is Adam, with a rate of 1 if the rate is tuned.
-    """
-    if learning_rate is not None:
-        check_rate("learning_rate", learning_rate)
-    if optimizer is not None:
-        if not hasattr(optimizer, "update"):
-            raise TypeError(
-                f"got optimizer={optimizer!r}, expected one of optax, such as optax.sgd(0.01); to "
-                "set the rate of Adam, use learning_rate="
-            )
-        return False, "of the optimizer given", optimizer
-    if learning_rate is None:
-        return True, "found", optax.adam(1.0)
-    return False, named(learning_rate), optax.adam(learning_rate)
 
 
 def drawn_anchor_noise(key: jax.Array, position: Tree) -> Tree:

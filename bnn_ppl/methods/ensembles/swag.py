@@ -15,6 +15,7 @@ from bnn_ppl.methods.method import Method, describe, rows_of_share
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.stochastic_gradient.sgld import sgld
+from bnn_ppl.methods.training.optimizers import with_optimizer
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import one_or_other
@@ -266,8 +267,7 @@ def _parameters(moments: PathMoments, point: Tree, scale: float) -> dict[str, ja
 
 def _sgd(posterior: Posterior, rate: float | Schedule, fgsm_epsilon: float) -> Method:
     method = descent(posterior, optax.sgd(rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
-    known = {"optimizer": "sgd", "learning_rate": named(rate)}
-    return method._replace(settings={**method.settings, **known})
+    return method._replace(settings=with_optimizer(method.settings, "sgd", named(rate)))
 
 
 def _from_half_of_warmup(method: Method) -> Method:

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.defaults import TRAINED
-from bnn_ppl.methods.ensembles.descent import descent_to_mode, optimizer_of
+from bnn_ppl.methods.ensembles.descent import descent_to_mode
 from bnn_ppl.methods.layers.layer_calls import network_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.methods.layers.per_example_gradients import row_layers
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.training.optimizers import optimizer_of
 from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.model.posterior import Posterior
 
@@ -60,8 +61,8 @@ def mc_dropout(
     posterior
         Posterior to approximate; its network must have dense or convolutional layers.
     optimizer
-        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
-        recorded: pass the same ones to resume a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. To resume a run, pass an
+        equal one.
     learning_rate
         Learning rate of Adam, a number or a schedule. None: tuned by trying eight values; training
         stops automatically (as in :func:`bnn_ppl.descent`).
@@ -78,7 +79,7 @@ def mc_dropout(
         to apply dropout to.
     """
     rates = _rates(posterior, rate)
-    finds_rate, recorded_rate, optimizer = optimizer_of(optimizer, learning_rate)
+    finds_rate, recorded, optimizer = optimizer_of(optimizer, learning_rate, posterior.init)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DropoutState:
         del key, batch
@@ -113,7 +114,7 @@ def mc_dropout(
             for site, w in state.position.items()
         }
 
-    settings = {"method": "mc_dropout", "learning_rate": recorded_rate, "rate": rates}
+    settings = {"method": "mc_dropout", **recorded, "rate": rates}
     method = Method(
         init,
         step,

@@ -10,12 +10,13 @@ import optax
 from flax import nnx
 
 from bnn_ppl.methods.defaults import MEAN_FIELD
-from bnn_ppl.methods.ensembles.descent import optimizer_of, starting_descent
+from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.layers.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.layers.per_example_gradients import Layers, row_layers
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, named, value_at
+from bnn_ppl.methods.training.optimizers import optimizer_of
 from bnn_ppl.methods.variational.kl_weight import check_kl_weight
 from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.methods.variational.row_groups import over_groups
@@ -76,8 +77,8 @@ def mfvi(
     posterior
         Posterior to approximate.
     optimizer
-        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
-        recorded: pass the same ones to resume a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. To resume a run, pass an
+        equal one.
     learning_rate
         Learning rate of Adam, a number or a schedule. None: tuned by trying eight values; training
         stops automatically (as in :func:`bnn_ppl.descent`).
@@ -114,7 +115,12 @@ def mfvi(
     check_positive("init_std", init_std)
     check_count("num_samples", num_samples)
     check_count("num_groups", num_groups)
-    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
+
+    def first_parameters(key: jax.Array) -> tuple[Tree, Tree]:
+        position = posterior.init(key)
+        return position, position
+
+    finds_rate, recorded, optimizer = optimizer_of(optimizer, learning_rate, first_parameters)
     weighs = check_kl_weight(kl_weight, finds_rate)
     layers = {} if estimator == "weights" else row_layers(posterior)
 
@@ -170,7 +176,7 @@ def mfvi(
         loc = {f"{site}.loc": mean for site, mean in state.mean.items()}
         return loc | {f"{site}.scale": jnp.exp(s) for site, s in state.log_std.items()}
 
-    settings = {"method": "mfvi", "learning_rate": rate, "estimator": estimator}
+    settings = {"method": "mfvi", **recorded, "estimator": estimator}
     settings |= {"init_std": init_std, "num_samples": num_samples, "kl_weight": named(kl_weight)}
     settings |= {"num_groups": num_groups} if num_groups != 1 else {}
     method = Method(

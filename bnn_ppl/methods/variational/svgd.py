@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.descent import optimizer_of
 from bnn_ppl.methods.method import Counts, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.training.optimizers import optimizer_of
 from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -82,7 +82,11 @@ def svgd(
     initialisations, like chains.
     """
     check_count("num_particles", num_particles, least=2)
-    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
+
+    def first_particles(key: Array) -> Tree:
+        return jax.vmap(posterior.init)(jax.random.split(key, num_particles))
+
+    finds_rate, recorded, optimizer = optimizer_of(optimizer, learning_rate, first_particles)
 
     def init(key: Array, position: Tree, batch: Any) -> Particles:
         own = jax.lax.map(
@@ -112,7 +116,7 @@ def svgd(
         del key
         return jax.tree.map(lambda all_: all_[state.next], state.positions)
 
-    settings = {"method": "svgd", "learning_rate": rate, "num_particles": num_particles}
+    settings = {"method": "svgd", **recorded, "num_particles": num_particles}
     method = Method(
         init,
         train,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.data.streams.streams import Stream, fingerprint
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.compilation.program_parts import Program, program_of
+from bnn_ppl.runtime.compilation.program_parts import program_digest
 from bnn_ppl.runtime.files import cache_folder, make_folder, package_state, replace_file
 from bnn_ppl.storage.files import read_json, sealed
 
@@ -87,12 +87,6 @@ def programs_of(posteriors: Sequence[Posterior]) -> Programs:
 def _programs(posterior: Posterior) -> Programs:
     key, batch = jax.random.key(0), posterior.rows.full_batch
     position = jax.eval_shape(posterior.init, key)
-    density = program_of(lambda _, now: posterior.logdensity(*now), (), (position, batch))
-    start = program_of(lambda _, key: posterior.init(key), (), key)
-    return [jnp.zeros(()).dtype.name, fingerprint(posterior.data), *map(_hash, (density, start))]
-
-
-def _hash(program: Program) -> str | None:
-    """Hash a program; None if it calls back to Python, which its text does not show."""
-    calls_back = "callback" in program.jaxpr.pretty_print(use_color=False)
-    return None if calls_back else program.fingerprint(program.jaxpr.outvars)
+    density = program_digest(posterior.logdensity, position, batch)
+    start = program_digest(posterior.init, key)
+    return [jnp.zeros(()).dtype.name, fingerprint(posterior.data), density, start]

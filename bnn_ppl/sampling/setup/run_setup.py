@@ -94,6 +94,11 @@ def _recording(posterior: Posterior, keep: Keep | None) -> Recording:
     return partial(_named, posterior.sites.deterministic, names)
 
 
+def is_function(keep: Recording) -> bool:
+    """Whether what is recorded is given by a user's function, rather than by names of sites."""
+    return isinstance(keep, partial) and keep.func is not _named
+
+
 def _named(
     deterministic: Callable[[Any], Any], names: tuple[str, ...], values: dict[str, Any]
 ) -> dict[str, Any]:
