@@ -46,10 +46,12 @@ def verdict_attributes(posterior: Posterior, draws: "arviz.InferenceData") -> di
 
 
 def judge(state: RunState, draws: "arviz.InferenceData", progress: Show) -> None:
-    """Add the verdict to the draws of a run, and tell it."""
+    """Add the verdict to the draws of a run, unless it is there, and tell it."""
+    # What a finished run says of its devices and versions is not that of a call that adds nothing.
+    is_told = "converged" in draws.attrs and "stopped" not in draws.attrs
     with waiting(progress, "judging"):
         facts = verdict_attributes(state.posterior, draws)
-    if facts != _STOPPED:
+    if facts != _STOPPED and not is_told:
         state.recorder.set_attributes(state.done, facts)
     draws.attrs |= facts
     _tell(facts, progress)

@@ -596,6 +596,19 @@ def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_pat
     assert "verdict" not in quiet.attrs
 
 
+@pytest.mark.filterwarnings("ignore::bnn_ppl.VerdictWarning")
+def test_a_finished_run_that_is_called_again_stays_as_it_is(
+    posterior, tmp_path, monkeypatch, verdicts
+):
+    sample = partial(short, posterior, bnn.hmc(posterior), folder=tmp_path)
+    sample(until={"ess": 1e-3})
+    before = bnn.diagnostics.load(tmp_path).attrs
+    monkeypatch.setattr("bnn_ppl.sampling.run_metadata._version", lambda package: "another")
+    again = sample().attrs
+    assert bnn.diagnostics.load(tmp_path).attrs == again == before
+    assert before["until_met"] == 1
+
+
 def test_a_verdict_that_was_stopped_or_failed_is_given_by_the_next_call(monkeypatch):
     kept = {}
     state = SimpleNamespace(posterior=None, done=None, recorder=Mock())
