@@ -41,6 +41,12 @@ def in_words(value: Any, digits: int = 3) -> str:
     return f"{value:,.{digits}g}"
 
 
+def check_progress(progress: Any) -> None:
+    """Refuse what says neither how progress is shown nor that it is not."""
+    if not isinstance(progress, bool) and progress != "json":
+        raise ValueError(f"got progress={progress!r}, expected True, False or 'json'")
+
+
 @contextmanager
 def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
     """Give a function that reports the progress of a run of `total` steps.
@@ -48,6 +54,7 @@ def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
     True shows a bar with the time left, or a line every ten seconds where there is no terminal;
     "json" writes a line of JSON per second to standard error. Only the first process reports.
     """
+    check_progress(progress)
     if progress is False or jax.process_index():
         yield lambda phase, done, facts: None
     elif progress == "json" or not _in_terminal():

@@ -14,6 +14,7 @@ from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import deadline, interrupts, pressed_or_late
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
+from bnn_ppl.runtime.progress import check_progress
 from bnn_ppl.sampling.phases import (
     collect,
     draw_reached_fit,
@@ -202,6 +203,7 @@ def run(
     :func:`bnn_ppl.condition`); tracing it takes about a second.
     """
     check_event_log(log_to)
+    check_progress(progress)
     end = deadline(max_minutes)
     storage = RunStorage(folder)  # refuses a folder that is not a run's before any work
     check_arguments(key=key, posterior=posterior, method=method)
@@ -230,17 +232,22 @@ def run(
                 by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
                 state = draw_reached_fit(state, interruption, by)
         if not state.done.draws:
-            _raise_without_draws(by_user, max_minutes)
+            _raise_without_draws(by_user, max_minutes, folder)
         draws = collect(state)
         if verdict and jax.process_count() == 1:
             judge(state, draws, progress)
         return draws
 
 
-def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
+def _raise_without_draws(
+    pressed: bool, max_minutes: float | None, folder: str | Path | None
+) -> NoReturn:
     if pressed:
         raise KeyboardInterrupt
+    remedy = "give more minutes, or a folder, where the same call or command resumes the run"
+    if folder is not None:
+        remedy = f"the same call or command resumes the run in {str(folder)!r}"
     raise TimeoutError(
-        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
-        "more minutes, or a folder, where the same call or command resumes the run"
+        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: "
+        f"{remedy}"
     )

@@ -281,7 +281,7 @@ def refuse_fewer_draws(folder: str | Path, header: JSON, num_draws: int) -> None
     if stored > num_draws:
         raise ValueError(
             f"got num_draws={num_draws}, expected at least the {stored} draws that {str(folder)!r} "
-            "holds: use diagnostics.load to read them"
+            "holds: ask for as many, or read those (diagnostics.load, or the other commands)"
         )
 
 

@@ -421,6 +421,12 @@ def test_divergences_are_told_at_the_end(posterior, verdicts):
     assert "diverge" not in draws.attrs["verdict"]
 
 
+@pytest.mark.parametrize("progress", ["bar", None, 1])
+def test_another_kind_of_progress_is_refused(posterior, progress):
+    with pytest.raises(ValueError, match="expected True, False or 'json'"):
+        short(posterior, progress=progress)
+
+
 def test_progress_is_json_for_machines(posterior, capsys, tmp_path):
     short(posterior, progress="json", folder=tmp_path)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
