@@ -232,22 +232,17 @@ def run(
                 by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
                 state = draw_reached_fit(state, interruption, by)
         if not state.done.draws:
-            _raise_without_draws(by_user, max_minutes, folder)
+            _raise_without_draws(by_user, max_minutes)
         draws = collect(state)
         if verdict and jax.process_count() == 1:
             judge(state, draws, progress)
         return draws
 
 
-def _raise_without_draws(
-    pressed: bool, max_minutes: float | None, folder: str | Path | None
-) -> NoReturn:
+def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
     if pressed:
         raise KeyboardInterrupt
-    remedy = "give more minutes, or a folder, where the same call or command resumes the run"
-    if folder is not None:
-        remedy = f"the same call or command resumes the run in {str(folder)!r}"
     raise TimeoutError(
-        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: "
-        f"{remedy}"
+        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
+        "more minutes; a run with a folder is resumed by the same call or command"
     )

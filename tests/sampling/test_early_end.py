@@ -218,11 +218,9 @@ def test_the_verdict_says_so_first(posterior, clock, verdicts):
     assert "note: stopped in drawing" in draws.attrs["verdict"] or not draws.attrs["converged"]
 
 
-def test_a_chain_on_its_way_from_the_prior_is_no_answer(posterior, clock, tmp_path):
-    with pytest.raises(TimeoutError, match="before the first draw.*or a folder, where"):
+def test_a_chain_on_its_way_from_the_prior_is_no_answer(posterior, clock):
+    with pytest.raises(TimeoutError, match="before the first draw.*with a folder is resumed by"):
         sample(posterior, CHAIN, max_minutes=0.05)
-    with pytest.raises(TimeoutError, match="before the first draw.*resumes the run in"):
-        sample(posterior, CHAIN, max_minutes=0.05, folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         stopped_at(posterior, 1, CHAIN)
 
