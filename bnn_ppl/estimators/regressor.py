@@ -119,7 +119,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             self.likelihood_ = likelihood_of(self.likelihood, scaled, columns, of_classes=False)
             if self.likelihood_ is not None:
                 refuse_of_normal(self.likelihood, noise=self.noise, covariance=self.covariance)
-            self._floor_of_x = usual_noise_floor(scaled)
+            counted = slice(None) if rows.weights is None else rows.weights > 0
+            self._floor_of_x = usual_noise_floor(scaled[counted])
             self._take_noise("learnt" if self._noise_is_open() else self.noise)
             self._sample(rows, of_x, of_y)
         return self

@@ -177,8 +177,6 @@ def _rows_of_table(
     table = learnt_table(x, columns, np.full(len(y), True) if weights is None else weights > 0)
     if table.weights is not None:
         weights = table.weights if weights is None else weights * table.weights
-        if not weights.any():
-            raise ValueError("got weights of 0 for all rows, expected some above 0: correct them")
     return Rows(table.x, y, weights, False, table.encoding)
 
 

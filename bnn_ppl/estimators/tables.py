@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from bnn_ppl.data.tables.encoding import Encoding, encoded, fills_in_words
+from bnn_ppl.data.tables.encoding import Encoding, encoded, fills_in_words, weights_in
 from bnn_ppl.data.tables.finding import inputs_learnt, kinds_of, role_of
 from bnn_ppl.data.tables.kinds.column import Column, as_text, listed
 from bnn_ppl.data.tables.kinds.number import UNKNOWN
@@ -17,6 +17,7 @@ from bnn_ppl.data.tables.roles import (
     Columns,
     apart,
     inputs_of,
+    refuse_no_weight,
     refuse_unused_columns,
 )
 from bnn_ppl.data.tables.table_files import PLACE
@@ -141,9 +142,7 @@ def new_weights(estimator: Any, x: Any) -> np.ndarray | None:
     table = _as_text(x, getattr(estimator, "feature_names_in_", None))
     if names[0] not in table:
         return None
-    column = role_of(table[names[0]], UNKNOWN)
-    weights_alone = Encoding((), Column("y", "number"), roles=((_WEIGHTS, column),))
-    return encoded(table, weights_alone, _SOURCE)[:, 0]
+    return weights_in(table, [(_WEIGHTS, role_of(table[names[0]], UNKNOWN))], _SOURCE)
 
 
 def _encoding_of(table: "pandas.DataFrame", columns: Columns, used: np.ndarray) -> Encoding:
@@ -155,11 +154,13 @@ def _encoding_of(table: "pandas.DataFrame", columns: Columns, used: np.ndarray) 
     refuse_unused_columns(chosen, (), columns, _SOURCE)
     inputs = table[[name for name in chosen if name not in [names[k] for k in index]]]
     kinds = kinds_of(inputs, columns.categorical, whole=False)
+    roles = tuple((role, role_of(table[own], UNKNOWN)) for role, own in columns.roles.items())
+    used = used & (weights_in(table, roles, _SOURCE) > 0)
+    refuse_no_weight(used, _SOURCE)
     found, reasons = inputs_learnt(inputs[used], kinds)
     got = f"no column to learn from ({', '.join(f'{n}: {why}' for n, why in reasons.items())})"
     require(_SOURCE, found, got, "numbers or categories", "add a column, or name one categorical")
     reasons = why_left_out(names, [], index, columns, reasons)
-    roles = tuple((role, role_of(table[own], UNKNOWN)) for role, own in columns.roles.items())
     target = Column("y", "number")
     return Encoding(found, target, tuple(reasons), (), roles, (), tuple(reasons.values()))
 

@@ -10,7 +10,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import data
-from bnn_ppl.cli.problem.build import model_of, refuse_unused
+from bnn_ppl.cli.problem.build import model_of, noise_floor, refuse_unused
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
@@ -235,6 +235,32 @@ def test_arrays_to_predict_are_scored_by_y_that_is_one_and_have_roles_that_are_r
 
 
 # --- weights
+
+
+def test_a_table_with_weights_is_standardised_as_if_each_row_were_there_so_often(tmp_path):
+    none = TABLE["count"] == 0
+    table = TABLE[["count", "size"]].assign(
+        size=TABLE["size"].where(~none, 1e3),
+        kind=none.map({True: "a", False: "b"}),
+        price=(3 * TABLE["price"]).round() + 0.4 * none,
+    )
+    columns, given = data.Columns(weights="count"), {"target": "price", "dtype": np.float64}
+    found = data.load(saved(tmp_path, table), columns=columns, **given)
+    weights = found.train.x[:, -1].astype(int)
+    x, y = (np.repeat(each, weights, 0) for each in found.train)
+    np.testing.assert_allclose([x[:, 0].mean(), y.mean()], 0, atol=1e-12)
+    np.testing.assert_allclose([x[:, 0].std(), y.std()], 1, rtol=1e-12)
+    size, kind = found.encoding.inputs
+    assert size.high < 1e3 and kind.categories == ("b",)  # of rows with a weight above 0
+    of_noise = Problem.of(data="mine.csv", noise="heteroscedastic")
+    least = noise_floor(of_noise, found) * found.y_scale
+    np.testing.assert_allclose(least, 1 / np.sqrt(12), rtol=1e-6)  # what rounding to 1 leaves
+    with pytest.raises(ValueError, match="got weights of 0 in all training rows, expected some"):
+        data.load(saved(tmp_path, table.assign(count=0)), columns=columns, **given)
+    first = np.random.RandomState(0).permutation(60)[:5]
+    table.loc[first, "count"] = 0
+    with pytest.raises(ValueError, match="got weights of 0 in all training rows, expected some"):
+        data.load(saved(tmp_path, table), columns=columns, subset=5, **given)
 
 
 @pytest.mark.thorough

@@ -20,6 +20,7 @@ from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 from bnn_ppl.estimators.likelihoods import check_more_targets, likelihood_of
 from bnn_ppl.estimators.rows import Rows, class_weights
 from bnn_ppl.estimators.stored import whole_numbers
+from bnn_ppl.estimators.tables import learnt_table
 
 FEW = {"method": "descent", "hidden": (4,), "num_warmup": 60, "num_chains": 2, "prior_scale": 1.0}
 FEW |= {"random_state": 0, "method_options": {"learning_rate": 0.05}}
@@ -202,6 +203,15 @@ def test_the_order_of_texts_is_told():
 def test_labels_that_are_whole_numbers_name_classes_of_a_stored_model(labels):
     found = whole_numbers(labels)
     assert found == (None if labels[0] is False else tuple(map(int, labels)))
+
+
+def test_rows_of_weight_0_say_nothing_of_what_columns_are():
+    frame = pandas.DataFrame({"area": [1.0, 2.0, 3.0, 90.0], "w": [1, 2, 1, 0]})
+    columns = bnn.data.Columns(weights="w")
+    table = learnt_table(frame, columns, np.full(4, True))
+    assert table.encoding.inputs[0].high == 3 and table.weights.tolist() == [1, 2, 1, 0]
+    with pytest.raises(ValueError, match="X: got weights of 0 in all training rows, expected some"):
+        learnt_table(frame, columns, frame["w"].to_numpy() == 0)
 
 
 def test_weights_of_classes_may_name_labels_that_rows_lack():

@@ -30,6 +30,7 @@ from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.finding import in_words, y_in_words
+from bnn_ppl.data.tables.roles import apart
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
@@ -202,7 +203,8 @@ def noise_floor(problem: Problem, data: Any) -> Any:
         check_positive("noise_floor", likelihood.noise_floor)
         return likelihood.noise_floor
     if likelihood.noise == "heteroscedastic":
-        return usual_noise_floor(data.train.y)
+        weights = apart(data.train.x, data.roles)[1].get("weights") if data.roles else None
+        return usual_noise_floor(data.train.y if weights is None else data.train.y[weights > 0])
     return NOISE_FLOOR if likelihood.noise in ("auto", "learnt") else None
 
 

@@ -158,6 +158,16 @@ def _of_role(table: "pandas.DataFrame", role: str, column: Column, source: str) 
     return values[:, None]
 
 
+def weights_in(
+    table: "pandas.DataFrame", roles: Sequence[tuple[str, Column]], source: str
+) -> np.ndarray:
+    """Give the weights of the rows of a table (rows,); 1 if no column is for them."""
+    for role, column in roles:
+        if role == "weights":
+            return _of_role(table, role, column, source)[:, 0]
+    return np.ones(len(table))
+
+
 def encoded_target(
     table: "pandas.DataFrame", encoding: Encoding, source: str, or_else: str = ""
 ) -> np.ndarray:

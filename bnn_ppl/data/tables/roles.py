@@ -37,7 +37,8 @@ class Columns(NamedTuple):
     categorical : tuple of str
         Columns whose numbers are names of categories.
     weights : str or None
-        A row counts as if it were there so many times; at least 0.
+        A row counts as if it were there so many times, also in means and standard deviations; at
+        least 0.
     group : str or None
         Rows of one value stay together in every split. No input.
     time : str or None
@@ -115,6 +116,12 @@ def check_role(role: str, cells: "pandas.Series", values: np.ndarray, source: st
     for row in np.flatnonzero(~right)[:1]:
         got = f"{cells.iloc[row]!r} in {cells.index[row]}, column {cells.name!r} of {role}"
         require(source, False, got, _EXPECTED[role], "correct the cell or remove the line")
+
+
+def refuse_no_weight(weights: np.ndarray, source: str) -> None:
+    """Refuse weights of which none is above 0."""
+    got = "weights of 0 in all training rows"
+    require(source, np.any(weights > 0), got, "some above 0", "correct them")
 
 
 def apart(x: Any, roles: Sequence[str]) -> tuple[Any, dict[str, Any]]:

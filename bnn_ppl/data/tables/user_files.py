@@ -17,7 +17,7 @@ from bnn_ppl.data.standardise import (
     regression,
 )
 from bnn_ppl.data.tables.array_files import read_arrays, refuse_for_arrays
-from bnn_ppl.data.tables.encoding import Encoding, encoded, encoded_target, mark_of
+from bnn_ppl.data.tables.encoding import Encoding, encoded, encoded_target, mark_of, weights_in
 from bnn_ppl.data.tables.finding import (
     classes_of_numbers,
     inputs_learnt,
@@ -35,7 +35,13 @@ from bnn_ppl.data.tables.kinds.header import are_counted
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
-from bnn_ppl.data.tables.roles import Columns, inputs_of, refuse_unused_columns
+from bnn_ppl.data.tables.roles import (
+    Columns,
+    apart,
+    inputs_of,
+    refuse_no_weight,
+    refuse_unused_columns,
+)
 from bnn_ppl.data.tables.table_files import (
     SHEET,
     STANDARD_INPUT,
@@ -92,7 +98,8 @@ def own(
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
     encoding = _with_groups(read.encoding, read.groups, rows)
-    x = _scales(path, train.x, encoding)
+    weights = _weights_of(path, train.x, encoding)
+    x = _scales(path, train.x, encoding, weights)
     source = "standard input" if name == STANDARD_INPUT else str(path.parent)
     several = encoding is not None and encoding.more_targets
     if several and classes:
@@ -101,7 +108,7 @@ def own(
         count = _num_classes(path, read.train, test, encoding and encoding.class_names)
         found = classification(train, test, x, count, name, source, dtype)
     else:
-        y = mean_and_scale(train.y)
+        y = mean_and_scale(train.y, weights)
         names = ["y"] if encoding is None else [column.name for column in encoding.targets]
         refuse_scales(path, y.scale, names)
         found = regression(train, test, x, y, name, source, dtype)
@@ -110,13 +117,24 @@ def own(
     return found._replace(encoding=encoding)
 
 
-def _scales(source: Path, x: np.ndarray, encoding: Encoding | None) -> MeanScale:
+def _weights_of(source: Path, x: np.ndarray, encoding: Encoding | None) -> np.ndarray | None:
+    """Give the weights of training rows; None if no column is for them."""
+    roles = [] if encoding is None else [role for role, _ in encoding.roles]
+    weights = apart(x, roles)[1].get("weights") if roles else None
+    if weights is not None:
+        refuse_no_weight(weights, str(source))
+    return weights
+
+
+def _scales(
+    source: Path, x: np.ndarray, encoding: Encoding | None, weights: np.ndarray | None
+) -> MeanScale:
     """Give mean and scale of the columns of x; those that have a role stay as they are."""
-    found = by_last_axis(x)
     if encoding is None or not encoding.inputs:
+        found = by_last_axis(x)
         refuse_scales(source, found.scale, [f"x[..., {k}]" for k in range(found.scale.size)])
         return found
-    names = encoding.names_of_x
+    found, names = mean_and_scale(x, weights), encoding.names_of_x
     refuse_scales(source, found.scale[: len(names)], names)
     return scales_of_x(found, encoding)
 
@@ -167,14 +185,16 @@ def _read_table(
     y_cells, inputs = table.iloc[:, at], table.iloc[:, used]
     train, test = _split(name, split, table, columns, (inputs, kinds, encoding))
     if encoding is None:
-        found, reasons = inputs_learnt(inputs.iloc[train], kinds)
+        roles = tuple(
+            (role, role_of(table[own], mark_of(table, own))) for role, own in columns.roles.items()
+        )
+        weights = weights_in(table, roles, source)[train]
+        refuse_no_weight(weights, source)
+        found, reasons = inputs_learnt(inputs.iloc[train[weights > 0]], kinds)
         got, expected = f"no column to learn from ({_listed(reasons)})", "numbers or categories"
         require(source, found, got, expected, "add a column, or name one with categorical")
         reasons = why_left_out(names, at, index, columns, reasons)
         targets = _targets_found(y_cells, source, classes)
-        roles = tuple(
-            (role, role_of(table[own], mark_of(table, own))) for role, own in columns.roles.items()
-        )
         encoding = Encoding(found, targets[0], tuple(reasons), tuple(targets[1:]), roles)
         told = {"without_y": without, "sheet": table.attrs.get(SHEET, "")}
         encoding = encoding._replace(reasons=tuple(reasons.values()), **told)
