@@ -43,8 +43,8 @@ def k_fold(
         where they are left open; inputs stay standardised as they are.
     folds
         How many, of a random permutation of the rows; or pairs of row numbers, to train on and to
-        predict, as :func:`bnn_ppl.data.folds_of_rows` gives them for groups and in time, or a
-        splitter of scikit-learn.
+        predict, as :func:`bnn_ppl.data.folds_of_rows` gives them for groups and in time; or a
+        splitter of scikit-learn, of one that needs groups its ``split(x, y, groups)``.
     data_set
         From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
     folder
@@ -62,19 +62,21 @@ def k_fold(
     Raises
     ------
     ValueError
-        If there are too few rows, a row is predicted twice or also trained on, the posterior is a
-        part of one, of a stream or with a factor of all rows, or the method was changed since it
-        was built.
+        If there are too few rows, folds are no pairs of row numbers, a row is predicted or trained
+        on twice or both, no row to predict has a weight above 0, the posterior is a part of one, of
+        a stream or with a factor of all rows, or the method was changed since it was built.
     TypeError
         If an option is one of all rows alone, such as `init`.
     """
     again = repeated(key, posterior, method, options, folder, progress)
     counted = weights_of_rows(posterior) > 0
-    if isinstance(folds, int | np.integer):
-        folds = folds_of_rows(posterior.num_rows, int(folds))
-    parts = [*folds]
-    _check(parts)
+    parts = parts_of(folds, posterior)
     parts = [(kept, held[counted[held]]) for kept, held in parts if counted[held].any()]
+    if not parts:
+        raise ValueError(
+            "got folds in which no row to predict has a weight above 0, expected some: part the "
+            "rows anew"
+        )
     found, began = [], time.monotonic()
     for number, (kept, held) in enumerate(parts):
         with phases_named(titled("fold", number, len(parts), began)):
@@ -83,13 +85,40 @@ def k_fold(
     return _joined(found, np.concatenate([held for _, held in parts]), y, nats)
 
 
-def _check(parts: list[Rows]) -> None:
-    rows = np.concatenate([held for _, held in parts])
-    if len(np.unique(rows)) < len(rows) or any(np.isin(held, kept).any() for kept, held in parts):
+def parts_of(folds: Any, posterior: Posterior) -> list[Rows]:
+    """Give pairs of row numbers, to train on and to predict; refuse what is none."""
+    num_rows = posterior.num_rows
+    if isinstance(folds, int | np.integer):
+        return folds_of_rows(num_rows, int(folds))
+    if hasattr(folds, "split") and not isinstance(folds, str):
+        folds = folds.split(np.arange(num_rows), np.asarray(posterior.rows.examples[1]))
+    parts = [tuple(map(np.asarray, fold)) for fold in folds]
+    for fold in parts or [()]:
+        if len(fold) != 2 or not all(_are_rows(rows, num_rows) for rows in fold):
+            got = " and ".join(map(_in_words, fold)) or "no folds"
+            raise ValueError(
+                f"got {got}, expected for each fold row numbers (rows,) from 0 to {num_rows - 1} "
+                "to train on, and to predict: numpy.flatnonzero makes them of a mask"
+            )
+    held = np.concatenate([held for _, held in parts])
+    twice = any(len(np.unique(rows)) < len(rows) for rows in [held, *(kept for kept, _ in parts)])
+    if twice or any(np.isin(held, kept).any() for kept, held in parts):
         raise ValueError(
-            "got folds in which a row is predicted twice, or is also trained on, expected each row "
+            "got folds in which a row is predicted or trained on twice, or both, expected each row "
             "in one fold at most: part the rows anew"
         )
+    return [(kept, held) for kept, held in parts]
+
+
+def _in_words(rows: np.ndarray) -> str:
+    whole = rows.dtype.kind in "iu" and rows.size > 0
+    told = f"from {rows.min()} to {rows.max()}" if whole else rows.dtype
+    return f"{told} {rows.shape}"
+
+
+def _are_rows(rows: np.ndarray, num_rows: int) -> bool:
+    within = rows.ndim == 1 and rows.dtype.kind in "iu" and rows.size > 0
+    return within and rows.min() >= 0 and rows.max() < num_rows
 
 
 def _joined(found: list[Scores], rows: np.ndarray, y: np.ndarray, nats: float) -> Loo:

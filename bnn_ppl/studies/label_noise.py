@@ -70,7 +70,7 @@ def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 
         If the share or the seed is out of range, or a label is no such class.
     """
     y = np.asarray(y)
-    _check_shares([share])
+    _checked_shares(share)
     check_seed(seed)
     if y.ndim != 1 or y.dtype.kind not in "iu" or not np.all((y >= 0) & (y < num_classes)):
         raise ValueError(
@@ -90,7 +90,7 @@ def label_noise_network(
     data: DataSet,
     net: Any,
     *,
-    shares: Sequence[float] = SHARES,
+    shares: float | Sequence[float] = SHARES,
     prior: WeightPrior | None = None,
     structure: Structure = "kronecker",
     num_epochs: int = 300,
@@ -157,7 +157,7 @@ def label_noise_network(
         num_epochs, batch_size, learning_rate, None if folder is None else Path(folder), progress
     )
     check_study(data, training, seed)
-    _check_shares(shares)
+    shares = _checked_shares(shares)
     chosen = priors.normal(1.0) if prior is None else prior
     rows = [_of_network(data, net, chosen, structure, share, training, seed) for share in shares]
     return pd.DataFrame(rows, columns=Row._fields)
@@ -166,7 +166,7 @@ def label_noise_network(
 def label_noise_gp(
     data: DataSet,
     *,
-    shares: Sequence[float] = SHARES,
+    shares: float | Sequence[float] = SHARES,
     classes: tuple[int, int] = (0, 1),
     num_rows: int = 300,
     num_inducing: int = 500,
@@ -205,8 +205,8 @@ def label_noise_gp(
     std
         s, in logits.
     length_scale
-        l, in the units of x; by default half the median distance between training rows, of at most
-        the first 1,000.
+        l, in the units of x; by default half the median distance between training rows that differ,
+        of at most the first 1,000.
     seed
         Random seed for the labels.
 
@@ -219,13 +219,17 @@ def label_noise_gp(
     Raises
     ------
     ValueError
-        If the data have no such classes, or a number is out of range.
+        If the data have no such classes, all training rows are equal, or a number is out of range.
     """
     import pandas as pd
 
-    _check_shares(shares)
+    shares = _checked_shares(shares)
     _check_gp(data, classes, num_rows, num_inducing, std, length_scale)
     train, test = (_two_classes(part, classes) for part in (data.train, data.test))
+    if not len(test.y):
+        raise ValueError(
+            f"got no test row of classes={tuple(classes)}, expected some: choose others"
+        )
     train = Data(*(leaf[:num_rows] for leaf in train))
     length = _median_distance(train.x) / 2 if length_scale is None else length_scale
     _check_both_classes(train.y, shares, seed)
@@ -284,23 +288,31 @@ def _of_process(train: Data, test: Data, share: float, prior: Prior, seed: int) 
 def _two_classes(part: Data, classes: tuple[int, int]) -> Data:
     """Give the rows of two classes, flat, with the labels 0 and 1."""
     rows = np.isin(part.y, classes)
-    x = part.x[rows].reshape(rows.sum(), -1).astype(float)
+    x = part.x[rows].reshape(rows.sum(), np.prod(part.x.shape[1:], dtype=int)).astype(float)
     return Data(x, (part.y[rows] == classes[1]).astype(np.int32))
 
 
 def _median_distance(x: np.ndarray) -> float:
     from scipy.spatial.distance import pdist
 
-    return float(np.median(pdist(x[:_ROWS_OF_MEDIAN])))
+    distances = pdist(x[:_ROWS_OF_MEDIAN])
+    if not distances.any():
+        raise ValueError(
+            "got training rows that are all equal, whose median distance is 0, expected others: "
+            "give length_scale="
+        )
+    return float(np.median(distances[distances > 0]))
 
 
 # --- refusing
 
 
-def _check_shares(shares: Sequence[float]) -> None:
-    for share in shares:
+def _checked_shares(shares: float | Sequence[float]) -> list[float]:
+    found = np.atleast_1d(shares).tolist()
+    for share in found:
         if not 0 <= share <= 1:
             raise ValueError(f"got share={share}, expected from 0 to 1; a half is share=0.5")
+    return found
 
 
 def _check_gp(

@@ -6,10 +6,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.stats import norm
+from sklearn.model_selection import KFold
 
 import bnn_ppl as bnn
 from bnn_ppl.data.splits import folds_of_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
+from bnn_ppl.studies.k_fold import parts_of
 
 RNG = np.random.default_rng(1)
 NUM_ROWS, NOISE = 24, 0.5
@@ -120,7 +122,7 @@ def test_what_cannot_be_sampled_again_is_refused(sampled):
         bnn.k_fold(key, posterior, method._replace(draw=lambda key, state: 0))
     with pytest.raises(ValueError, match="got 40 folds of 24 rows, expected 2 to 24"):
         bnn.k_fold(key, posterior, method, 40)
-    with pytest.raises(ValueError, match="a row is predicted twice, or is also trained on"):
+    with pytest.raises(ValueError, match="a row is predicted or trained on twice, or both"):
         bnn.k_fold(key, posterior, method, [(np.arange(24), np.arange(2))])
     with pytest.raises(ValueError, match="a part of a posterior"):
         part = posterior._replace(rows=posterior.rows._replace(take=None))
@@ -137,3 +139,41 @@ def test_a_posterior_of_some_rows_is_that_conditioned_on_them():
     found = part.logdensity(position, part.rows.examples)
     assert part.num_rows == 3
     assert float(found) == pytest.approx(float(expected.logdensity(position, expected.data)))
+
+
+@pytest.mark.parametrize(
+    ("folds", "message"),
+    [
+        (
+            [([0, 1], [-1])],
+            "got from 0 to 1 .2,. and from -1 to -1 .1,., expected for each fold row",
+        ),
+        ([([0, 1], [24])], "expected for each fold row numbers .rows,. from 0 to 23"),
+        (
+            [(np.arange(24) < 20, np.arange(24) >= 20)],
+            "got bool .24,. and bool .24,., expected .*mask",
+        ),
+        ([], "got no folds, expected for each fold row numbers"),
+        ([[0, 1, 2]], "expected for each fold row numbers"),
+        ([([0, 1, 1], [2])], "a row is predicted or trained on twice, or both, expected each row"),
+        ([([0, 1], [1])], "a row is predicted or trained on twice, or both, expected each row"),
+        ([([0, 1], [2]), ([0, 1], [2])], "a row is predicted or trained on twice, or both"),
+    ],
+)
+def test_folds_that_are_no_row_numbers_are_refused(sampled, folds, message):
+    with pytest.raises(ValueError, match=message) as error:
+        bnn.k_fold(jax.random.key(0), *sampled[:2], folds)
+    assert "\n" not in str(error.value)
+
+
+def test_folds_of_rows_without_weight_are_refused():
+    weights = (np.arange(NUM_ROWS) > 1).astype(np.float32)
+    posterior = bnn.condition(bnn.models.weighted(model), ((X, weights), Y))
+    with pytest.raises(ValueError, match="no row to predict has a weight above 0, expected some"):
+        bnn.k_fold(jax.random.key(0), posterior, bnn.hmc(posterior), [([2, 3], [0, 1])])
+
+
+def test_folds_may_be_a_splitter_of_scikit_learn(sampled):
+    splitter = KFold(4, shuffle=True, random_state=0)
+    for found, fold in zip(parts_of(splitter, sampled[0]), splitter.split(X), strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(fold))

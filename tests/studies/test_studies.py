@@ -502,6 +502,21 @@ def test_the_evidence_nears_the_exact_one_as_points_are_added():
     assert errors[0] > 0.1 and errors[1] < errors[0] / 5 and errors[2] < 1e-3
 
 
+def with_rows(data, x):
+    return data._replace(train=data.train._replace(x=x))
+
+
+def without_test(data):
+    return data._replace(test=bnn.data.Data(*(each[:0] for each in data.test)))
+
+
+def test_lengths_come_from_rows_that_differ(digits):
+    most_equal = digits.train.x.copy()
+    most_equal[len(most_equal) // 5 :] = 0
+    table = studies.label_noise_gp(with_rows(digits, most_equal), shares=0.5)
+    assert table["share"].tolist() == [0.5] and np.isfinite(table["log_evidence"]).all()
+
+
 def test_equal_rows_are_known_of_each_other():
     x, y = two_digits(30)
     prior = prior_at(np.concatenate([x, x]), 10.0, 2.0, 60)
@@ -616,6 +631,14 @@ REFUSED = {
     "labels all drawn alike": (
         lambda data: studies.label_noise_gp(data, num_rows=2, shares=[1.0], seed=0),
         "got labels of one class only in 2 rows at share=1, expected both: make num_rows larger",
+    ),
+    "equal rows alone": (
+        lambda data: studies.label_noise_gp(with_rows(data, data.train.x * 0)),
+        "got training rows that are all equal, .*: give length_scale=",
+    ),
+    "no test row of the classes": (
+        lambda data: studies.label_noise_gp(without_test(data)),
+        r"got no test row of classes=\(0, 1\), expected some",
     ),
     "no inducing point": (
         lambda data: studies.label_noise_gp(data, num_inducing=0),
