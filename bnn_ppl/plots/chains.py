@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.comparison.compare_tables import HEADINGS
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, new_axes
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, marker_of, new_axes, spread_out
 
 if TYPE_CHECKING:
     import arviz
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Start of the logarithmic axis; below this a run has converged by any standard.
 SMALLEST_RHAT = 1.001
+_RHAT_TICKS = 1.003, 1.01, 1.05, 1.2, 2, 5, 20, 100, *(10.0**power for power in range(3, 39))
+_MOST_TICKS = 10
 BETTER = {"accuracy": "↑", "rmse": "↓", "nll": "↓", "ece": "↓"}
 
 
@@ -80,8 +82,14 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     side = ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax)
     edges = np.histogram_bin_edges(lp[np.isfinite(lp)], 30)
     for chain, color in enumerate(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lp)))):
-        marker = "o" if lp.shape[1] == 1 else ""
-        ax.plot(lp[chain], marker=marker, color=color, lw=0.9, alpha=0.8, label=f"chain {chain}")
+        ax.plot(
+            lp[chain],
+            marker=marker_of(lp[chain]),
+            color=color,
+            lw=0.9,
+            alpha=0.8,
+            label=f"chain {chain}",
+        )
         counts = np.histogram(lp[chain], edges)[0]
         side.stairs(counts, edges, orientation="horizontal", color=color)
     _mark_divergences(ax, stats, lp)
@@ -144,8 +152,10 @@ def _rhat_axis(ax: Axes, edges: Array) -> None:
     for limit in (1.01, 1.05):
         ax.axvline(limit, color=GREY, ls="--", lw=1.2)
     ax.set_xscale("function", functions=(_log_excess, lambda u: 1 + 10.0**u))
-    ticks = [t for t in (1.003, 1.01, 1.05, 1.2, 2, 5, 20, 100, 1000) if t <= edges[-1]]
-    ax.set_xticks([edges[0], *ticks], [f"≤ {edges[0]:g}", *(f"{tick:g}" for tick in ticks)])
+    ticks = [edges[0], *(tick for tick in _RHAT_TICKS if tick <= edges[-1])]
+    places, ends = _log_excess(np.array(ticks)), _log_excess(edges[[0, -1]])
+    first, *others = [ticks[k] for k in spread_out(places, np.ptp(ends) / _MOST_TICKS)]
+    ax.set_xticks([first, *others], [f"≤ {first:g}", *(f"{tick:g}" for tick in others)])
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.35 * max(ax.dataLim.y1, 0.01))  # room for the legend above the bars
 

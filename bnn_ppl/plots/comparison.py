@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, best
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish, up_to_one
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish, spread_out, up_to_one
 
 if TYPE_CHECKING:
     import pandas
@@ -36,6 +36,7 @@ TITLES = HEADINGS | {
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
 }
 _SHARES = {"accuracy", "agreement", "coverage_90"}  # at most 1
+_LETTER = 0.035  # width of one below a panel, of the panel's
 _TITLE_WIDTH = 26  # letters over a panel
 _TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 
@@ -83,8 +84,8 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
     table : DataFrame
         One row per run, with a column for each setting and score, as from
         :func:`bnn_ppl.compare`. Numbers, also as text, make a numerical axis, logarithmic if they
-        differ tenfold; other values are placed side by side. Columns "rmse_se" and so on are
-        standard errors, drawn as bars.
+        differ tenfold; other values are placed side by side, missing ones as "none". Columns
+        "rmse_se" and so on are standard errors, drawn as bars.
     options : sequence of str
         The column on the horizontal axis and, optionally, one with a line for each value.
 
@@ -177,13 +178,19 @@ def _comparison_legend(figure: Figure, table: pandas.DataFrame) -> None:
 
 
 def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str) -> None:
-    lines = table.groupby(options[1], sort=False) if len(options) > 1 else [("", table)]
+    lines: Any = [("", table)]
+    if len(options) > 1:
+        lines = table.groupby(_names(table[options[1]]), sort=False)
     style = "-" if _are_numbers(table[options[0]]) else ""  # no line between names
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
         values = np.minimum(rows[score].to_numpy(float), _TOPS.get(score, np.inf))
         looks: dict[str, Any] = {"ls": style, "color": color, "marker": marker, "lw": 1.5, "ms": 5}
         ax.plot(places, values, label=name, **looks)
+        ax.dataLim.update_from_data_x(places, ignore=False)  # also where no score is finite
+        for place in places[np.isinf(values)]:
+            top: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90}
+            ax.annotate("infinite", (place, 0.95), **top, **(CENTRED | {"va": "top"}))
         if f"{score}_se" in rows:
             bars = rows[f"{score}_se"].to_numpy(float)
             ax.errorbar(places, values, yerr=bars, ls="", color=color, capsize=2.5, lw=1.2)
@@ -199,26 +206,38 @@ def _places(all_values: Any, values: Any) -> np.ndarray:
     """Numbers as they are, names by their order of appearance."""
     if _are_numbers(all_values):
         return np.asarray(values, float)
-    order = {value: place for place, value in enumerate(dict.fromkeys(all_values))}
-    return np.array([order[value] for value in values])
+    order = {name: place for place, name in enumerate(dict.fromkeys(_names(all_values)))}
+    return np.array([order[name] for name in _names(values)])
+
+
+def _names(values: Any) -> list[str]:
+    """Give the values as texts, of which one says where there is no value."""
+    import pandas as pd
+
+    missing = pd.isna(pd.Series(list(values), dtype=object))
+    names = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    return ["none" if lacks else name for lacks, name in zip(missing, names, strict=True)]
 
 
 def _axis(ax: Axes, values: Any) -> None:
-    names = list(dict.fromkeys(values))
     if not _are_numbers(values):
+        names = list(dict.fromkeys(_names(values)))
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
         return
-    numbers = np.asarray(names, float)
+    numbers = np.unique(np.asarray(list(values), float))
     if numbers.min() > 0 and numbers.max() >= 10 * numbers.min():
         from matplotlib.ticker import NullLocator
 
         ax.set_xscale("log")
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        names = [f"{number:g}" for number in numbers]
+        places = np.log(numbers / numbers[0]) / np.log(numbers[-1] / numbers[0])
+        named = spread_out(places, [_LETTER * (1 + len(name)) for name in names])
+        ax.set_xticks(numbers, [name * (k in named) for k, name in enumerate(names)])
 
 
 def _are_numbers(values: Any) -> bool:
     try:
         return bool(np.isfinite(np.asarray(list(values), float)).all())
-    except ValueError:
+    except (TypeError, ValueError):
         return False

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.metrics.chance import range_of_count
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, finish, new_axes
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, finish, marker_of, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,9 +48,11 @@ def rootogram(cdf: ArrayLike, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
     ax = new_axes(ax)
     band = top - np.sqrt(high), top - np.sqrt(low)
     label = "95 % range of the ends, if calibrated"
-    ax.fill_between(counts, *band, step="mid", color=GREY, alpha=0.25, lw=0, label=label)
+    edges, (low, high) = np.arange(len(cdf) + 1) - 0.5, (np.append(end, end[-1]) for end in band)
+    ax.fill_between(edges, low, high, step="post", color=GREY, alpha=0.25, lw=0, label=label)
+    ax.use_sticky_edges = False  # the roots, where bars begin
     ax.bar(counts, -np.sqrt(observed), 0.8, top, color=BLUE, alpha=0.6, label="observed, hung")
-    ax.plot(counts, top, color=ORANGE, lw=2, label="expected")
+    ax.plot(counts, top, marker=marker_of(top), color=ORANGE, lw=2, label="expected")
     ax.axhline(0, color=GREY, lw=1.2)
     return finish(ax, "Rows of each count (rootogram)", "count", "root of the number of rows")
 
@@ -84,7 +86,9 @@ def survival(
     label = "Kaplan-Meier, 95 % (Greenwood)"
     ax.fill_between(at, *band, step="post", color=GREY, alpha=0.25, lw=0, label=label)
     ax.step(at, share, where="post", color=GREY, lw=1.5)
-    ax.plot(np.asarray(times), np.asarray(probability), color=BLUE, lw=2, label="predicted, mean")
+    times, probability = np.asarray(times), np.asarray(probability)
+    marker, label = marker_of(times), "predicted, mean"
+    ax.plot(times, probability, marker=marker, color=BLUE, lw=2, label=label)
     ax.set_ylim(0, 1.02)
     return finish(ax, "Survival", "time (units of y)", "share without an event")
 

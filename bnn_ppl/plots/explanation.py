@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, label_offsets
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -18,7 +19,7 @@ _MOST_BARS = 15
 _NUM_NAMED = 5  # of the least certain rows
 _LONGEST_NAME = 14
 _PANEL = 250, 300  # points, of the rows
-_LABEL = 20, 10  # points, of a row number
+_MOST_DECADES = 3  # with a label on such an axis
 _WIDE = 30  # times the median: importances are then drawn on a logarithmic axis
 
 
@@ -66,10 +67,30 @@ def _importance(ax: Axes, found: Explanation) -> None:
     ax.errorbar(middle, np.arange(len(table)), xerr=ends, **bars)
     ax.axvline(0, color=GREY, lw=0.8)
     if np.abs(middle).max() > _WIDE * np.median(np.abs(middle)):
-        ax.set_xscale("symlog", linthresh=max(float(np.median(np.abs(middle))), 1e-6))
+        _few_decades(
+            ax,
+            table[["importance", "lower", "upper"]],
+            least=max(float(np.median(np.abs(middle))), 1e-6),
+        )
         label += " (logarithmic)"
     ax.set_yticks(np.arange(len(table)), [_short(name) for name in table.index])
     finish(ax, "Which inputs matter", label, "", legend="lower right")
+
+
+def _few_decades(ax: Axes, table: pandas.DataFrame, least: float) -> None:
+    """Set a logarithmic axis that is linear about 0, with few enough labels for the panel."""
+    from matplotlib.ticker import NullLocator
+
+    first, ends = int(np.floor(np.log10(least))), (-table.min(axis=None), table.max(axis=None))
+    decades = [
+        range(first, int(np.floor(np.log10(end))) + 1) if end > least else range(0) for end in ends
+    ]
+    step = -(-sum(map(len, decades)) // _MOST_DECADES)
+    below, above = ([10.0**decade for decade in each[step - 1 :: step]] for each in decades)
+    ticks = [*(-tick for tick in reversed(below)), 0.0, *above]
+    ax.set_xscale("symlog", linthresh=10.0**first)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def _map(ax: Axes, corners: np.ndarray, values: np.ndarray) -> None:
@@ -115,15 +136,6 @@ def _rows(ax: Axes, found: Explanation) -> None:
     unit = "sd" if found.predicts == "the mean" else "nats"
     labels = f"noise of y ({unit})", f"from the weights ({unit})"
     finish(ax, "For whom it is least certain (row numbers)", *labels, legend="")
-
-
-def label_offsets(points: np.ndarray) -> np.ndarray:
-    """Give offsets of the labels of points (points, 2), the highest first, that stay apart."""
-    places = points + np.array([4.0, 3.0])
-    for k, (x, _) in enumerate(places):
-        beside = np.abs(places[:k, 0] - x) < _LABEL[0]
-        places[k, 1] = min([places[k, 1], *(places[:k, 1][beside] - _LABEL[1])])
-    return places - points
 
 
 def _short(name: Any) -> str:

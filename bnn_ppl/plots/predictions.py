@@ -12,7 +12,18 @@ from numpy.typing import ArrayLike
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.chance import range_of_count, range_of_curve
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction, one_output
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, RED, finish, new_axes, up_to_one
+from bnn_ppl.plots.style import (
+    BLUE,
+    COLORS,
+    GREY,
+    ORANGE,
+    RED,
+    fill_between,
+    finish,
+    marker_of,
+    new_axes,
+    up_to_one,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,13 +56,18 @@ def predictive_band(
     """
     mean = metrics.variable(prediction, "mean")
     x = _one_column(x, len(mean))
+    if y is not None and np.shape(y) not in ((len(x),), (len(x), 1)):
+        raise ValueError(
+            f"got y of shape {np.shape(y)}, expected ({len(x)},), one for each predicted row"
+        )
     ax, order = new_axes(ax), np.argsort(x)
     for name, (band, alpha) in BANDS.items():
         half = num_sds * np.sqrt(metrics.variable(prediction, name))
         low, high = (mean - half)[order], (mean + half)[order]
         label = f"{band}, ±{num_sds:g} sd"
-        ax.fill_between(x[order], low, high, color=BLUE, alpha=alpha, lw=0, label=label)
-    ax.plot(x[order], mean[order], color=BLUE, lw=2, label="predictive mean")
+        fill_between(ax, x[order], low, high, color=BLUE, alpha=alpha, label=label)
+    looks: dict[str, Any] = {"color": BLUE, "lw": 2, "label": "predictive mean"}
+    ax.plot(x[order], mean[order], marker=marker_of(x), **looks)
     if y is not None:
         ax.plot(x, np.asarray(y), "o", color="black", ms=3.5, mew=0, alpha=0.7, label="data")
     return finish(ax, "Predictive distribution", "input x", "target y")
@@ -254,7 +270,8 @@ def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None 
     curve, total = metrics.selective(prediction, y), metrics.accuracy(prediction, y)
     ax = new_axes(ax)
     label = "least uncertain rows first"
-    ax.plot(curve.coverage, curve.accuracy, color=BLUE, lw=2, label=label)
+    marker = marker_of(curve.coverage)
+    ax.plot(curve.coverage, curve.accuracy, marker=marker, color=BLUE, lw=2, label=label)
     ax.axhline(total, ls="--", color=GREY, lw=1.2, label="rows in random order")
     ax.set_xlim(0, 1)
     up_to_one(ax, "y")

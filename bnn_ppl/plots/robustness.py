@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, fill_between, finish, marker_of
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +87,7 @@ def more_models(tables: Tables, score: str = "nll") -> Figure:
             style: dict[str, Any] = {"color": color, "marker": marker, "lw": 2, "ms": 5}
             ax.plot(numbers, groups.mean().to_numpy(), label=name, **style)
             low, high = (groups.quantile(level).to_numpy() for level in (0.25, 0.75))
-            ax.fill_between(numbers, low, high, color=color, alpha=0.15, lw=0)
+            fill_between(ax, numbers, low, high, color=color, alpha=0.15)
         _mark_numbers(ax, tables)
         title = f"Severity {severity}" if severity else "No corruption"
         finish(ax, title, "number of models", _labels(score)[1], legend="")
@@ -267,7 +267,8 @@ def _probability_lines(ax: Axes, table: pandas.DataFrame, named: list[str]) -> N
     angles = np.asarray(table["angle"])
     for column, color in zip(named, cycle(COLORS)):
         label = f"class {column.removeprefix('probability_')}"
-        ax.plot(angles, np.asarray(table[column]), color=color, lw=1.6, label=label)
+        looks: dict[str, Any] = {"color": color, "lw": 1.6, "label": label}
+        ax.plot(angles, np.asarray(table[column]), marker=marker_of(angles), ms=4, **looks)
     true = np.asarray(table["probability"])
     ax.plot(angles, true, "o", color="black", mfc="none", ms=5, label="true class")
     ax.set_ylim(-0.02, 1.02)
@@ -277,9 +278,9 @@ def _entropy_bands(ax: Axes, table: pandas.DataFrame) -> None:
     angles, total, aleatoric = (
         np.asarray(table[name]) for name in ("angle", "entropy", "expected_entropy")
     )
-    ax.fill_between(angles, 0, aleatoric, color=BLUE, alpha=0.5, lw=0, label="aleatoric")
-    ax.fill_between(angles, aleatoric, total, color=ORANGE, alpha=0.5, lw=0, label="epistemic")
-    ax.plot(angles, total, color=GREY, lw=1.5, label="total")
+    fill_between(ax, angles, 0, aleatoric, color=BLUE, alpha=0.5, label="aleatoric")
+    fill_between(ax, angles, aleatoric, total, color=ORANGE, alpha=0.5, label="epistemic")
+    ax.plot(angles, total, marker=marker_of(angles), color=GREY, lw=1.5, label="total")
 
 
 def _entropy_histograms(

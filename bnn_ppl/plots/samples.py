@@ -39,13 +39,15 @@ def sample_maps(
     Raises
     ------
     ValueError
-        If the functions are not of classes, or of other rows than y.
+        If there are no functions, or they are not of classes, or of other rows than y.
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     # InferenceData is a mapping itself, of groups.
     named: Mapping[str, Any] = {"": functions} if hasattr(functions, "posterior") else functions
+    if not named:
+        raise ValueError("got no functions, expected what function_draws returned, or several")
     y = np.asarray(y)
     order = np.argsort(y, kind="stable")
     colors = LinearSegmentedColormap.from_list("probability", ["white", BLUE])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
+_LABEL = 20, 10  # points, of a row number
 COLORS = (BLUE, ORANGE, "#009E73", RED, "#CC79A7", "#56B4E9", GREY)
 
 
@@ -41,3 +42,34 @@ def up_to_one(ax: Axes, axis: Literal["x", "y"]) -> None:
         # Error bars may extend beyond 1. The layout would place an unclipped line without points at
         # the corner of the figure.
         line.set_clip_on(not values.size or bool((values > 1).any()))
+
+
+def marker_of(values: Any) -> str:
+    """Give the marker of a line: a point where it has one value, which would not be seen."""
+    return "o" if len(values) == 1 else ""
+
+
+def fill_between(ax: Axes, x: Any, low: Any, high: Any, **looks: Any) -> None:
+    """Fill a band; where it has one value, a wide line."""
+    if len(x) == 1:
+        ax.vlines(x, low, high, lw=8, **looks)
+    else:
+        ax.fill_between(x, low, high, lw=0, **looks)
+
+
+def spread_out(places: Any, least: Any) -> list[int]:
+    """Give which of ascending places are at least so far, or each so far, from the one before."""
+    kept: list[int] = []
+    for k, (place, gap) in enumerate(np.broadcast(places, least)):
+        if not kept or place - places[kept[-1]] >= gap:
+            kept.append(k)
+    return kept
+
+
+def label_offsets(points: np.ndarray) -> np.ndarray:
+    """Give offsets of the labels of points (points, 2), the highest first, that stay apart."""
+    places = points + np.array([4.0, 3.0])
+    for k, (x, _) in enumerate(places):
+        beside = np.abs(places[:k, 0] - x) < _LABEL[0]
+        places[k, 1] = min([places[k, 1], *(places[:k, 1][beside] - _LABEL[1])])
+    return places - points

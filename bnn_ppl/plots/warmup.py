@@ -124,7 +124,7 @@ def warmup_scores(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes
     ValueError
         If the draws have no such scores.
     """
-    stats, ax = _stats(draws, _SCORES), new_axes(ax)
+    stats, ax = _stats(draws, _SCORES, "score_every="), new_axes(ax)
     steps, colors = _steps(stats), iter(COLORS)
     names = [name for name in _SCORES if name in stats]
     axes = [ax, ax.twinx()][: len(names)]
@@ -160,11 +160,11 @@ def _has_any(draws: arviz.InferenceData, names: dict[str, str]) -> bool:
     return any(name in stats and stats[name].shape[-1] > 1 for name in names)  # for a line
 
 
-def _stats(draws: arviz.InferenceData, names: dict[str, str]) -> Any:
+def _stats(draws: arviz.InferenceData, names: dict[str, str], recorded_by: str = "warm-up") -> Any:
     if not _has_any(draws, names):
         raise ValueError(
             f"got draws without {' or '.join(names)} of warm-up, expected it in "
-            "warmup_sample_stats: pass draws of a run with warm-up"
+            f"warmup_sample_stats: pass draws of a run with {recorded_by}"
         )
     return draws["warmup_sample_stats"]
 

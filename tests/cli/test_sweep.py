@@ -224,6 +224,16 @@ def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_va
         bnn.plots.sweep(table[["step", "seconds"]], ["step"])
 
 
+def test_values_that_are_missing_and_scores_that_are_infinite_are_shown():
+    table = pd.DataFrame({"step": [None, 1, 100], "rmse": [1.0, 2.0, np.inf], "prior": ["a"] * 3})
+    (ax,) = bnn.plots.sweep(table, ["step"]).axes
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["none", "1", "100"]
+    assert [(text.get_text(), text.xy[0]) for text in ax.texts] == [("infinite", 2)]
+    assert ax.get_xlim()[1] > 2
+    (ax,) = bnn.plots.sweep(table, ["prior", "step"]).axes
+    assert [line.get_label() for line in ax.lines] == ["none", "1", "100"]
+
+
 @quick_first("others", [("nll",), ("accuracy", "nll", "ece", "agreement", "rmse")])
 def test_every_title_of_the_figure_lies_over_its_own_panel(others):
     scores = [*others, "rhat_median", "acceptance", "ess_a_1000_gradients"]  # four or eight

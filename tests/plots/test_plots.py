@@ -1,6 +1,7 @@
 """The figures show what they say: artists against the numbers they stand for."""
 
 import io
+import itertools
 
 import matplotlib
 import numpy as np
@@ -15,7 +16,9 @@ from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
 from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.analysis.explanation.explain import Explanation
 from bnn_ppl.plots.distributions import _kaplan_meier
+from bnn_ppl.plots.explanation import _importance
 from bnn_ppl.plots.style import BLUE, RED
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -182,6 +185,52 @@ def test_rootogram_hangs_observed_counts_from_expected_ones(ax):
     np.testing.assert_allclose(ends, 1 - np.sqrt([2, 1, 0, 1]))
     with pytest.raises(ValueError, match=r"got cdf \(4, 4\) and y \(3,\), expected"):
         plots.rootogram(cdf, y[:3])
+
+
+def test_all_of_the_bars_of_a_rootogram_is_seen_and_its_band_is_under_each(ax):
+    y = np.array([0, 1, 2])
+    plots.rootogram(np.repeat([[1 / 3], [2 / 3], [1.0]], 3, axis=1), y, ax=ax)
+    edges = ax.collections[0].get_paths()[0].vertices[:, 0]
+    assert np.unique(edges).tolist() == [-0.5, 0.5, 1.5, 2.5]
+    assert ax.get_ylim()[1] > 1.02 and ax.get_xlim()[0] < -0.5 and ax.get_xlim()[1] > 2.5
+
+
+def apart(ax):
+    """Tell whether the labels of the horizontal axis are beside each other."""
+    ax.figure.draw_without_rendering()
+    labels = [label for label in ax.get_xticklabels() if label.get_text()]
+    extents = [label.get_window_extent() for label in labels]
+    return all(left.x1 < right.x0 for left, right in itertools.pairwise(extents))
+
+
+def test_labels_of_logarithmic_axes_stay_apart():
+    for largest in (1.3, 500.0, 5e3, 1e9, 3e38):
+        shown = plots.rhat_histogram([largest], [1.01], ax=Figure((6, 4.5)).subplots())
+        assert apart(shown) and len(shown.get_xticks()) > 4
+    for steps in (np.arange(1, 13), np.geomspace(1e-4, 1, 12).round(6)):
+        (shown,) = plots.sweep(pandas.DataFrame({"h": steps, "rmse": steps}), ["h"]).axes
+        assert apart(shown) and len(shown.get_xticks()) == 12
+    for unit in (1e-4, 1.0, 1e3):
+        values = unit * np.array([40.0, 3.0, 0.5, 0.02, -0.003])
+        table = pandas.DataFrame({"importance": values, "lower": values, "upper": 2 * values})
+        found = Explanation(table, {"a": None}, table, table, "the mean", 0.0)
+        shown = Figure((4, 5)).subplots()
+        _importance(shown, found)
+        assert apart(shown) and 0 in shown.get_xticks() and len(shown.get_xticks()) > 1
+
+
+def test_one_value_has_a_marker(regression, ax):
+    prediction, y = regression
+    plots.predictive_band(prediction.isel(row=[0]), np.zeros(1), y[:1], ax=ax)
+    assert line(ax, "predictive mean").get_marker() == "o" and len(ax.collections) == 2
+    one = Figure().subplots(2)
+    plots.selective_accuracy(np.array([[0.6, 0.4]]), np.array([0]), ax=one[0])
+    assert line(one[0], "least uncertain rows first").get_marker() == "o"
+    plots.survival([1.0], [0.5], [1.0, 2.0], ax=one[1])
+    assert line(one[1], "predicted, mean").get_marker() == "o"
+    table = pandas.DataFrame({"angle": [0.0], "probability": 0.5, "probability_0": 0.5})
+    top, bottom = plots.rotations({"a": table.assign(entropy=1.0, expected_entropy=0.5)}).axes
+    assert line(top, "class 0").get_marker() == line(bottom, "total").get_marker() == "o"
 
 
 def test_survival_is_beside_the_estimate_of_kaplan_and_meier(ax):
@@ -367,6 +416,12 @@ def test_errors_say_what_was_got_expected_and_what_to_do(regression, classificat
         plots.predictive_band(classification[0], np.zeros(300))
     with pytest.raises(ValueError, match="expected probs; predict with a classifier"):
         plots.reliability(prediction, y)
+    with pytest.raises(ValueError, match=r"y of shape \(7,\), expected \(40,\), one for each pred"):
+        plots.predictive_band(prediction, np.zeros(40), y[:7])
+    with pytest.raises(ValueError, match="got no functions, expected what function_draws returned"):
+        plots.sample_maps({}, y)
+    with pytest.raises(ValueError, match="held_out_nll .*: pass draws of a run with score_every="):
+        plots.warmup_scores(draws)
     del draws.sample_stats["lp"]
     with pytest.raises(ValueError, match="got draws without lp, expected it in sample_stats"):
         plots.trace_logdensity(draws)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.comparison.loo import WORST_K, Loo, compare_loo
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, RED, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, RED, finish, label_offsets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _NUM_NAMED = 3  # rows with the largest k, of each model
+_PANEL = 310, 150  # points, of the rows
 _MOST_SHOWN = 1.5  # of k, which may be infinite
 
 
@@ -66,16 +67,23 @@ def _by_row(ax: Axes, found: Mapping[str, Loo]) -> None:
 
 
 def _shapes(ax: Axes, found: Mapping[str, Loo]) -> None:
+    named: list[tuple[float, int]] = []
     for place, ((name, each), color) in enumerate(
         zip(found.items(), COLORS * len(found), strict=False)
     ):
         k, marker = np.minimum(each.k, _MOST_SHOWN), "osD^v"[place % 5]
         looks: dict[str, Any] = {"ms": 3.5, "alpha": 0.6, "mew": 0}
         ax.plot(each.rows, k, marker, color=color, label=name, **looks)
-        for row in np.argsort(np.nan_to_num(k))[-_NUM_NAMED:]:
-            if k[row] > WORST_K:
-                at = each.rows[row], k[row]
-                offset: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small"}
-                ax.annotate(f"{each.rows[row]}", at, (4, 2), **offset)
+        worst = [row for row in np.argsort(np.nan_to_num(k))[-_NUM_NAMED:] if k[row] > WORST_K]
+        named += [(k[row], each.rows[row]) for row in worst]
+    _name_rows(ax, np.array(sorted(set(named), reverse=True)).reshape(-1, 2)[:, ::-1])
     ax.axhline(WORST_K, color=RED, lw=1, ls="--")
     finish(ax, "Can a row be left out by weights? (k below 0.7)", "training row", "Pareto k")
+
+
+def _name_rows(ax: Axes, points: np.ndarray) -> None:
+    """Write row numbers beside points (points, 2), the highest first."""
+    size = np.ptp([ax.get_xlim(), ax.get_ylim()], axis=1)
+    offsets = label_offsets(points / size * _PANEL)
+    for at, offset in zip(points, offsets, strict=True):
+        ax.annotate(f"{at[0]:.0f}", at, offset, textcoords="offset points", fontsize="small")

@@ -11,7 +11,7 @@ from scipy.stats import norm
 import bnn_ppl as bnn
 from bnn_ppl.analysis.comparison import loo as comparison
 from bnn_ppl.analysis.comparison import moment_matching
-from bnn_ppl.analysis.comparison.loo import averaged
+from bnn_ppl.analysis.comparison.loo import Loo, averaged
 from bnn_ppl.analysis.comparison.moment_matching import Affine, Kind, cannot_move
 from bnn_ppl.analysis.convergence.pareto import log_likelihoods, pareto_smoothed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
@@ -260,6 +260,18 @@ def test_the_figure_shows_models_and_rows_that_cannot_be_left_out(tmp_path):
     assert [best, other] == bnn.compare_loo(found).index.tolist()
     assert "3" in [text.get_text() for text in right.texts]
     figure.savefig(tmp_path / "loo.png")
+
+
+def test_numbers_of_rows_that_cannot_be_left_out_stay_apart():
+    k = np.where(np.arange(50) < 3, np.inf, 0.1)
+    rows, ones = np.arange(50), np.ones(50)
+    one = Loo(ones, k, ones, ones, rows, 100, ones, np.full(50, "weights"))
+    figure = bnn.plots.loo({"a": one, "b": one._replace(k=k[::-1])})
+    figure.draw_without_rendering()
+    extents = [text.get_window_extent() for text in figure.axes[1].texts]
+    assert len(extents) == 6
+    for number, extent in enumerate(extents):
+        assert not any(extent.overlaps(other) for other in extents[:number])
 
 
 def test_rows_of_which_a_part_is_missing_count_for_the_rest():

@@ -16,7 +16,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.explanation.inputs import Input, grid_of, inputs_of
 from bnn_ppl.analysis.weight_space.pruning import pruning_curve
 from bnn_ppl.data.tables.encoding import Column, Encoding
-from bnn_ppl.plots.explanation import label_offsets
+from bnn_ppl.plots.style import label_offsets
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
