@@ -223,9 +223,10 @@ def load(
 
     An ``.npz`` file holds x_train, y_train, x_test and y_test, or train_images, train_labels,
     test_images and test_labels, as MedMNIST is published (whose validation rows are not used), or x
-    and y, which are split as a table is: as a table without published splits. Tables (rows,
-    columns), and y of regression, are standardised by the training rows; images (rows, height,
-    width) or (rows, height, width, channels) by their training rows too, channel by channel.
+    and y, which are split as a table is: as a table without published splits. y is (rows,); several
+    outputs are read from a table of another kind. Tables (rows, columns), and y of regression, are
+    standardised by the training rows; images (rows, height, width) or (rows, height, width,
+    channels) by their training rows too, channel by channel.
 
     A folder of images holds ``train/CLASS/*.png`` (or .jpg and others) and ``test/CLASS/*.png``,
     without that ``val``, as ImageNet, ImageNette and many others are distributed: the names of the

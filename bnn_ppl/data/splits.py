@@ -54,6 +54,12 @@ def split_by_group(name: str, split: Any, groups: np.ndarray) -> Rows:
             f"got split={split!r} for {name!r} in groups, expected a number; change it"
         )
     _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    fewest = 10 if protocol_of(split)[0] == "fold" else 2
+    if len(first) < fewest:
+        raise ValueError(
+            f"got {len(first)} {'group' if len(first) == 1 else 'groups'} in {name!r}, expected at "
+            f"least {fewest} for this split; name another column of groups"
+        )
     numbers = np.argsort(np.argsort(first))[numbers]  # of groups, in the order of their first rows
     parts = split_rows(f"{name}, a row a group,", split, np.zeros((len(first), 0)))
     rows = [np.flatnonzero(numbers == group) for group in range(len(first))]
@@ -235,7 +241,8 @@ def whole(name: str, argument: str, value: Any, low: int, high: int, note: str =
     ValueError
         If it is not a whole number from `low` to `high`.
     """
-    if isinstance(value, int | np.integer) and low <= value <= high:
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if number and low <= value <= high:
         return int(value)
     raise ValueError(
         f"got {argument}={value!r} for {name!r}, expected a whole number from {low} to {high}"
@@ -291,6 +298,5 @@ def _gap(name: str, column: int, x: np.ndarray) -> Rows:
 
 def _require_rows(name: str, num_rows: int, fewest: int) -> None:
     if num_rows < fewest:
-        raise ValueError(
-            f"got {num_rows} rows in {name!r}, expected at least {fewest} for this split; add rows"
-        )
+        got = f"{num_rows} {'row' if num_rows == 1 else 'rows'} in {name!r}"
+        raise ValueError(f"got {got}, expected at least {fewest} for this split; add rows")

@@ -294,8 +294,9 @@ def _outputs(output: jax.Array, expected: int) -> jax.Array:
     if output.ndim != 2 or output.shape[1] != expected:
         raise ValueError(
             f"got network outputs of shape {output.shape}, expected (rows, {expected}): one for "
-            "each column of y, and for heteroscedastic noise without noise_net as many again; "
-            "for a likelihood by name its num_outputs"
+            "each of the num_outputs= columns of y, which is 1 unless given, and for "
+            "heteroscedastic noise without noise_net as many again; for a likelihood by name its "
+            "num_outputs"
         )
     return output
 

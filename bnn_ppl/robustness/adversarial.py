@@ -12,7 +12,7 @@ from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_float_inputs, checked_rows
-from bnn_ppl.robustness.shift import predictions_of, scored
+from bnn_ppl.robustness.shift import each_of, predictions_of, scored
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
@@ -96,7 +96,7 @@ def attacked(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     data: Any,
-    epsilons: Sequence[float] = EPSILONS,
+    epsilons: float | Sequence[float] = EPSILONS,
     *,
     num_steps: int = 1,
     clip: Bounds | None = None,
@@ -111,7 +111,7 @@ def attacked(
     posterior, draws, data, num_steps, clip, batch_size
         As in `fgsm`; the same draws give the gradient and the predictions.
     epsilons
-        Largest changes, in the units of x.
+        Largest changes, in the units of x, or one.
     scale
         What regression targets were divided by; the scores are in original units.
     progress
@@ -128,6 +128,7 @@ def attacked(
     ValueError
         As `fgsm` and :func:`bnn_ppl.predict`.
     """
+    epsilons = each_of(epsilons)
     x, y = _checked(posterior, data, epsilons, num_steps, clip, batch_size)
     direction = _direction(posterior, draws, batch_size)
     first = direction(x, y)  # the same for all
@@ -151,7 +152,7 @@ def _moved(
     """Follow the first direction and then others; steps that sum to epsilon cannot leave it."""
     if epsilon == 0:
         return x
-    step = epsilon / num_steps
+    step = float(epsilon / num_steps)  # a number of NumPy would make float64 of float32
     moved = _within(x + step * first, clip)
     for _ in range(num_steps - 1):
         moved = _within(moved + step * direction(moved), clip)

@@ -10,7 +10,7 @@ from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.analysis.weight_space.correlations import function_correlations
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.corruptions import corrupt
-from bnn_ppl.robustness.shift import SEVERITIES, pixels_of, standardised
+from bnn_ppl.robustness.shift import SEVERITIES, each_of, pixels_of, standardised
 
 if TYPE_CHECKING:
     import arviz
@@ -21,11 +21,11 @@ def correlation_decay(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     x: Any,
-    names: Sequence[str],
+    names: str | Sequence[str],
     *,
     x_mean: ArrayLike = 0.0,
     x_scale: ArrayLike = 1.0,
-    severities: Sequence[int] = SEVERITIES,
+    severities: int | Sequence[int] = SEVERITIES,
     output: int | None = None,
     seed: int = 0,
 ) -> "pandas.DataFrame":
@@ -43,11 +43,11 @@ def correlation_decay(
     x
         Images (rows, height, width, 1 or 3) as the network sees them, two or more.
     names
-        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`, or one.
     x_mean, x_scale
         Standardisation of the data set: x * x_scale + x_mean are pixels from 0 to 255.
     severities
-        From 1 to 5.
+        From 1 to 5, or one.
     seed
         Seed of the corruptions' random numbers.
 
@@ -65,7 +65,7 @@ def correlation_decay(
     """
     import pandas as pd
 
-    x = np.asarray(x)
+    x, names, severities = np.asarray(x), each_of(names), each_of(severities)
     if len(x) < 2 or not names:
         raise ValueError(
             f"got {len(x)} images and {len(names)} corruptions, expected 2 or more and 1 or more"

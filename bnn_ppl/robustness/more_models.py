@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.robustness.shift import corrupted
+from bnn_ppl.robustness.shift import corrupted, each_of
 
 if TYPE_CHECKING:
     import arviz
@@ -15,7 +15,7 @@ def corrupted_by_models(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     data: Any,
-    numbers: Sequence[int] | None = None,
+    numbers: int | Sequence[int] | None = None,
     **options: Any,
 ) -> "pandas.DataFrame":
     """Score predictions of corrupted images by the first chain, the first two, and so on.
@@ -29,7 +29,7 @@ def corrupted_by_models(
     posterior, draws, data
         As :func:`bnn_ppl.shift.corrupted` takes them; the chains are the models.
     numbers
-        Numbers of models; by default 1, 2, 4, ... and all.
+        Numbers of models, or one; by default 1, 2, 4, ... and all.
     options
         Further options of :func:`bnn_ppl.shift.corrupted`.
 
@@ -47,7 +47,7 @@ def corrupted_by_models(
     import pandas as pd
 
     num_chains = draws["posterior"].sizes["chain"]
-    chosen = doubled(num_chains) if numbers is None else list(numbers)
+    chosen = doubled(num_chains) if numbers is None else each_of(numbers)
     wrong = [number for number in chosen if not 1 <= number <= num_chains]
     if wrong or not chosen:
         raise ValueError(

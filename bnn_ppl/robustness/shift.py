@@ -46,8 +46,8 @@ def corrupted(
     *,
     x_mean: ArrayLike = 0.0,
     x_scale: ArrayLike = 1.0,
-    names: Sequence[str] | None = None,
-    severities: Sequence[int] = SEVERITIES,
+    names: str | Sequence[str] | None = None,
+    severities: int | Sequence[int] = SEVERITIES,
     seed: int = 0,
     files: str | Path | None = None,
     rows: Sequence[int] | Array | None = None,
@@ -68,10 +68,10 @@ def corrupted(
     x_mean, x_scale
         Standardisation of the data set: x * x_scale + x_mean are pixels from 0 to 255.
     names
-        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`; all that apply by default: grey images
-        have no saturation.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`, or one; all that apply by default: grey
+        images have no saturation.
     severities
-        From 1 to 5.
+        From 1 to 5, or one.
     seed
         Seed of the corruptions' random numbers.
     files
@@ -104,8 +104,9 @@ def corrupted(
     if files is None and rows is not None:
         raise ValueError("got rows without files, expected them for files only: drop rows")
     stored = CorruptedFiles(files, range(len(y)) if rows is None else rows, y) if files else None
-    all_names = stored.names if stored else suitable(images)
-    changes = [(name, s) for name in (all_names if names is None else names) for s in severities]
+    if names is None:
+        names = stored.names if stored else suitable(images)
+    changes = [(name, s) for name in each_of(names) for s in each_of(severities)]
     for name, severity in changes:  # refuses before anything is predicted
         if stored:
             stored.check(name, severity, x.shape[1:])
@@ -135,7 +136,7 @@ def rotated(
     *,
     x_mean: ArrayLike = 0.0,
     x_scale: ArrayLike = 1.0,
-    angles: Sequence[float] = ANGLES,
+    angles: float | Sequence[float] = ANGLES,
     fill: float = 0.0,
     batch_size: int | None = None,
     progress: bool = False,
@@ -150,7 +151,7 @@ def rotated(
         A pair (x, y): images (rows, height, width, channels) as the network sees them, and classes
         (rows,). ``(x[k:k+1], y[k:k+1])`` is one image.
     angles
-        Degrees; 16 from 0 to 180 by default.
+        Degrees, or one angle; 16 from 0 to 180 by default.
     fill
         Value outside the image, in pixels of the source: 0 is the background of digits.
 
@@ -167,7 +168,7 @@ def rotated(
         For inputs that are no images, angles that are not finite, and as `predict`.
     """
     x, y = map(np.asarray, checked_rows(posterior, data))
-    pixels = x * np.asarray(x_scale) + np.asarray(x_mean)
+    pixels, angles = x * np.asarray(x_scale) + np.asarray(x_mean), each_of(angles)
     for angle in angles:  # refuses before anything is predicted
         rotate(pixels[:1], angle, fill=fill)
     versions = (
@@ -297,6 +298,11 @@ def scored(
             first = next(iter(scores))  # accuracy or rmse
             report(str(next(iter(condition.values()))), len(rows), {first: scores[first]})
     return pd.DataFrame(rows)
+
+
+def each_of(values: Any) -> list[Any]:
+    """Give values as a list; of one the list of it."""
+    return [values] if np.ndim(values) == 0 else list(values)
 
 
 def pixels_of(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8]:

@@ -82,6 +82,8 @@ def test_both_kinds_of_thirds_are_named():
 
 def test_few_rows_do_not_tell():
     check = metrics.calibration_check(*regression(0, 12))
+    one = metrics.calibration_check(*regression(0, 1)[:2])
+    assert one.in_words("test rows").startswith("1 test row is too few to tell")
     told = "12 test rows are too few to tell whether 90 % intervals can be trusted: they hold "
     assert check.in_words("test rows").startswith(told) and check.trusted is None
     assert set(check.table.by) == {"", "50 % intervals"}  # no thirds

@@ -226,6 +226,8 @@ def test_few_independent_draws(posterior):
     found = bnn.verdict(posterior, drawn(shape=(4, 10)))
     assert not found.converged and kinds(found)[-1] == "few_independent"
     assert kinds(bnn.verdict(posterior, drawn(shape=(2, 2)))) == ["few_draws"]
+    one = bnn.verdict(posterior, drawn(shape=(1, 1)))
+    assert "1 draw is too few to judge convergence" in str(one)
     # Of 4 x 4000 independent draws no more than 400 are looked at, and they are enough.
     assert bnn.verdict(posterior, drawn(shape=(4, 4000))).converged
 

@@ -210,6 +210,16 @@ def test_runs_made_with_columns_named_for_nothing_are_still_read(tmp_path):
     assert found.encoding == encoding
 
 
+def test_too_few_groups_are_called_so(tmp_path):
+    columns = data.Columns(group="who")
+    for split, table, message in (
+        (0, TABLE.assign(who="a"), "got 1 group in '.*mine.csv', expected at least 2 for this"),
+        ("fold-1", TABLE.assign(who=TABLE["count"]), "got 4 groups in .*, expected at least 10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            data.load(saved(tmp_path, table), columns=columns, split=split)
+
+
 def test_two_orders_of_days_and_months_in_a_time_are_named(tmp_path):
     when = pd.date_range("2020-01-01", periods=60).strftime("%d/%m/%Y").tolist()
     path = saved(tmp_path, TABLE.assign(when=[*when[:-1], "01/15/2021"]))

@@ -88,8 +88,9 @@ def test_without_published_splits_a_number_seeds_a_permutation(tmp_path):
     np.testing.assert_allclose(original(loaded, loaded.test), arrays["y"][order[36:]])
     for split in ("seed-5", "fold-5"):
         assert len(data.load("pol", split=split, data_dir=folder).test.y) == 4
-    with pytest.raises(ValueError, match="split=-1 for 'pol'.*'seed-0'"):
-        data.load("pol", split=-1, data_dir=folder)
+    for split in (-1, True):
+        with pytest.raises(ValueError, match=f"split={split} for 'pol'.*'seed-0'"):
+            data.load("pol", split=split, data_dir=folder)
 
 
 def test_a_table_too_small_to_be_split_is_refused(tmp_path):
@@ -100,7 +101,7 @@ def test_a_table_too_small_to_be_split_is_refused(tmp_path):
         data.load("short", split="fold-0", data_dir=folder)
     save(tmp_path, "uci/short.npz", {key: values[:1] for key, values in short.items()})
     for split in (0, "seed-0"):
-        with pytest.raises(ValueError, match="got 1 rows in 'short', expected at least 2"):
+        with pytest.raises(ValueError, match="got 1 row in 'short', expected at least 2"):
             data.load("short", split=split, data_dir=folder)
 
 

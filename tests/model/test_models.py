@@ -321,7 +321,7 @@ REFUSED = {
     ),
     "two outputs, one noise": (
         lambda: bnn.condition(regressor(0.1, num_outputs=2), (X, REAL)),
-        r"got network outputs of shape \(8, 2\), expected \(rows, 1\)",
+        r"got network outputs of shape \(8, 2\), expected \(rows, 1\): one for each of the n",
     ),
 }
 

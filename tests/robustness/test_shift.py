@@ -210,6 +210,16 @@ def test_colours_have_their_own_moments_and_all_corruptions():
     assert_scores(table.loc[row], scores_of(posterior, draws, changed, y))
 
 
+def test_a_text_and_a_number_are_one_of_several(linear, some):
+    rows, pixels = some
+    table = shift.corrupted(*linear, rows, **pixels, names="contrast", severities=2)
+    assert table["corruption"].tolist() == ["none", "contrast"] and table["severity"][1] == 2
+    assert shift.rotated(*linear, rows, **pixels, angles=90)["angle"].tolist() == [90]
+    assert attacked(*linear, rows, 0.1)["epsilon"].tolist() == [0.1]
+    moved = fgsm(*linear, rows, np.float64(0.1), num_steps=2)
+    assert moved.dtype == np.float32 == rows[0].dtype
+
+
 @pytest.mark.thorough
 def test_batches_of_rows_change_no_score(linear, some):
     rows, pixels = some

@@ -1,6 +1,7 @@
 """The prior precision of most evidence, found by one program."""
 
 import time
+from contextlib import nullcontext
 from functools import partial
 from unittest.mock import Mock
 
@@ -114,6 +115,8 @@ def test_more_rounds_are_taken_until_the_changes_shrink(monkeypatch):
         return modes, np.array([next(multipliers)])
 
     monkeypatch.setattr(scale_search, "_round", next_round)
+    told = []
+    monkeypatch.setattr(Search, "told", lambda _, part: nullcontext(told.append(part)))
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20, 2)), rng.normal(size=20)
     net = partial(bnn.nets.MLP, 2, (3,), 1)
@@ -124,3 +127,4 @@ def test_more_rounds_are_taken_until_the_changes_shrink(monkeypatch):
     found = bnn.prior_scale(jax.random.key(0), posterior_at, 1.0)
     assert found == pytest.approx(np.exp(-0.4 - 0.5 - 0.05 * (1 + 0.1 / 0.9)), rel=0.01)
     assert next(multipliers) == 1
+    assert told == ["round 1 of 2", "round 2 of 2", "round 3, one more"]

@@ -111,9 +111,11 @@ class CalibrationCheck:
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]
             return f"{self._what} are {' and '.join(told)}; over all, {self._held(first, rows)}"
-        number = f"{first.num_rows:,} {rows}"
+        number, verb = f"{first.num_rows:,} {rows}", "are"
+        if first.num_rows == 1:
+            number, verb = f"1 {rows.removesuffix('s')}", "is"
         if self.trusted is None:
-            text = f"{number} are too few to tell whether {self._what} can be trusted"
+            text = f"{number} {verb} too few to tell whether {self._what} can be trusted"
         else:
             text = f"{self._what} can be trusted as far as {number} tell"
         text += f": {'furthest off, ' if first.output else ''}{self._held(first)}"

@@ -154,9 +154,10 @@ def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]
     seen = (sample.center, sample.log_prob)  # where y's mean is known, its spread may still move
     moves = any(np.ptp(values, axis=1).any() for values in seen)
     if num_draws < LEAST_DRAWS:
+        made = num_draws * num_chains
         yield Finding(
             "few_draws",
-            f"{num_draws * num_chains:,} draws are too few to judge convergence",
+            f"{f'{made:,} draws are' if made > 1 else '1 draw is'} too few to judge convergence",
             f"make at least {LEAST_DRAWS} in each of several chains",
         )
     elif not moves:

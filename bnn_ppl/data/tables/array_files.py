@@ -96,7 +96,8 @@ def _pair(path: Path, x_name: str, y_name: str) -> Data:
     shapes = f"{x_name} {x.shape}, {y_name} {y.shape}"
     right = x.ndim in (2, 3, 4) and x.size > 0 and y.shape == x.shape[:1]
     expected = "x (n, columns), (n, height, width) or (n, height, width, channels) and y (n,)"
-    require(path, right, shapes, expected, "reshape them")
+    do = "reshape them; several outputs are read from a table (target=)"
+    require(path, right, shapes, expected, do)
     for name, values in ((x_name, x), (y_name, y)):
         if name == x_name or not _is_text(y):
             _check_finite(path, name, values)

@@ -186,7 +186,8 @@ def _scale_of_rounds(
         if number > num_rounds and (known is None or _is_long(known) or _shrink(changes)):
             break
         try:
-            with search.told(f"round {number} of {max(number, num_rounds)}"):
+            planned = f" of {num_rounds}" if number <= num_rounds else ", one more"
+            with search.told(f"round {number}{planned}"):
                 place = search.folder(f"mode-{number}")
                 fit = partial(
                     _with_points, search, round_key, posterior_at(math.exp(log_scale)), place
