@@ -219,17 +219,14 @@ def label_noise_gp(
     Raises
     ------
     ValueError
-        If the data have no such classes, all training rows are equal, or a number is out of range.
+        If a part of the data has no such classes, all training rows are equal, or a number is out
+        of range.
     """
     import pandas as pd
 
     shares = _checked_shares(shares)
     _check_gp(data, classes, num_rows, num_inducing, std, length_scale)
     train, test = (_two_classes(part, classes) for part in (data.train, data.test))
-    if not len(test.y):
-        raise ValueError(
-            f"got no test row of classes={tuple(classes)}, expected some: choose others"
-        )
     train = Data(*(leaf[:num_rows] for leaf in train))
     length = _median_distance(train.x) / 2 if length_scale is None else length_scale
     _check_both_classes(train.y, shares, seed)
@@ -288,7 +285,7 @@ def _of_process(train: Data, test: Data, share: float, prior: Prior, seed: int) 
 def _two_classes(part: Data, classes: tuple[int, int]) -> Data:
     """Give the rows of two classes, flat, with the labels 0 and 1."""
     rows = np.isin(part.y, classes)
-    x = part.x[rows].reshape(rows.sum(), np.prod(part.x.shape[1:], dtype=int)).astype(float)
+    x = part.x[rows].reshape(rows.sum(), -1).astype(float)
     return Data(x, (part.y[rows] == classes[1]).astype(np.int32))
 
 
@@ -328,6 +325,10 @@ def _check_gp(
         raise ValueError(
             f"got classes={tuple(classes)} of {data.name}, expected two of its classes: "
             f"{', '.join(map(str, sorted(known))) or 'a regression has none'}"
+        )
+    if not np.isin(data.test.y, classes).any():
+        raise ValueError(
+            f"got no test row of classes={tuple(classes)}, expected some: choose others"
         )
     check_count("num_rows", num_rows, least=2)
     check_count("num_inducing", num_inducing)
