@@ -215,7 +215,7 @@ def _names(values: Any) -> list[str]:
     import pandas as pd
 
     missing = pd.isna(pd.Series(list(values), dtype=object))
-    names = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    names = [f"{value:.12g}" if isinstance(value, float) else str(value) for value in values]
     return ["none" if lacks else name for lacks, name in zip(missing, names, strict=True)]
 
 
