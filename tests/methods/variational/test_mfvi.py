@@ -18,7 +18,7 @@ from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
-from bnn_ppl.storage.inference_data import by_chain, with_groups
+from bnn_ppl.storage.inference_data import dataset_of, with_groups
 
 X, Y = np.random.default_rng(0).normal(size=(24, 3)), np.random.default_rng(1).normal(size=24)
 
@@ -173,7 +173,7 @@ def test_a_guide_takes_networks_with_batch_normalisation():
     values = {site: np.ones((1, 1, *a)) for site, a in posterior.sites.value_shapes().items()}
     fitted = {f"{site}.{part}": a[0] for site, a in values.items() for part in ("loc", "scale")}
     draws = draws_of_arrays({"posterior": values}, {"draws_from": "gaussian"})
-    guide = bnn.guide(posterior, with_groups(draws, fitted=by_chain(fitted)))
+    guide = bnn.guide(posterior, with_groups(draws, fitted=dataset_of(fitted, ("chain",))))
     found = handlers.trace(handlers.seed(guide, jax.random.key(0))).get_trace(X, Y)
     assert set(values) <= set(found)
 
