@@ -1,7 +1,8 @@
 """What a run records, and records kept in memory."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -22,6 +23,25 @@ if TYPE_CHECKING:
 
 Tree = Any
 Attributes = dict[str, Any]
+
+_num_silent = 0  # of :func:`stops_unsaid`
+
+
+@contextmanager
+def stops_unsaid() -> Iterator[None]:
+    """Let runs stop without a word: they are parts of something that goes on."""
+    global _num_silent
+    _num_silent += 1
+    try:
+        yield
+    finally:
+        _num_silent -= 1
+
+
+def say_stop(line: str) -> None:
+    """Say on standard error what a run that was stopped keeps."""
+    if not _num_silent:
+        print(line, file=sys.stderr)
 
 
 class Progress(NamedTuple):
@@ -142,7 +162,7 @@ class MemoryRecorder(Recorder):
         """Say what an interrupted run keeps."""
         if done.draws:
             planned = self._layout.num_draws
-            print(f"stopped: {done.draws:,} of {planned:,} draws are kept", file=sys.stderr)
+            say_stop(f"stopped: {done.draws:,} of {planned:,} draws are kept")
 
     def so_far(self) -> "arviz.InferenceData | None":
         """Give the draws that were recorded, for an error that ends the run; None without any."""

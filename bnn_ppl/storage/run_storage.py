@@ -1,6 +1,5 @@
 """Where a run is kept: in memory alone, or in a folder from which it can be resumed."""
 
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,6 +34,7 @@ from bnn_ppl.storage.recorder import (
     Progress,
     Recorder,
     counts,
+    say_stop,
 )
 from bnn_ppl.storage.warmup_statistics import (
     NO_STATS,
@@ -328,11 +328,10 @@ class FolderRecorder(Recorder):
 
     def stopped(self, done: Progress) -> None:
         """Say how to resume."""
-        print(
+        say_stop(
             f"stopped after {done.warmup:,} warm-up steps and {done.draws:,} of "
             f"{self._layout.num_draws:,} draws, kept in {self._path}: the same call or command "
-            "resumes the run",
-            file=sys.stderr,
+            "resumes the run"
         )
 
     def extend(self, num_draws: int) -> None:

@@ -336,6 +336,16 @@ def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
     assert search(folder=tmp_path) == whole
 
 
+def test_a_fit_of_a_search_whose_time_is_up_says_nothing(
+    posterior, clock, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("bnn_ppl.sampling.search.fits.time", module.time)
+    search = Search.of(bnn.run, "prior scale", tmp_path)
+    found = search.run(jax.random.key(0), posterior, FIT, 5.0, folder=tmp_path / "fit")
+    assert "by max_minutes" in found.attrs["stopped"]
+    assert not capsys.readouterr().err
+
+
 def test_ctrl_c_ends_a_search_also_when_its_time_is_up():
     stopped = SimpleNamespace(attrs={"stopped": "stopped in the draws by Ctrl-C"})
     search = Search(lambda *_, **__: stopped, "prior scale", None, 0.0, False)

@@ -18,6 +18,7 @@ from bnn_ppl.runtime.interrupts import deadline
 from bnn_ppl.runtime.progress import Show, phases_named
 from bnn_ppl.storage.checkpoint import alone_in
 from bnn_ppl.storage.files import DamagedError
+from bnn_ppl.storage.recorder import stops_unsaid
 
 Run = Callable[..., Any]  # bnn_ppl.run, which itself searches for a scale
 
@@ -94,7 +95,8 @@ class Search(NamedTuple):
             verdict=False,
             **options,
         )
-        found = anew_if_damaged(fit, options.get("folder"))
+        with stops_unsaid():
+            found = anew_if_damaged(fit, options.get("folder"))
         if "stopped" in found.attrs and time.monotonic() < end:
             raise KeyboardInterrupt
         return found
