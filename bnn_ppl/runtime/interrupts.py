@@ -98,10 +98,13 @@ def _nothing() -> None:
 
 @contextmanager
 def raised_for_sure() -> Iterator[None]:
-    """Raise a KeyboardInterrupt again where it was lost.
+    """Raise a KeyboardInterrupt again where it was lost; within another of these, change nothing.
 
     JAX has a callback of the garbage collector, in which it often is raised, and then ignored.
     """
+    if not _heard():
+        yield
+        return
     before, main = sys.unraisablehook, threading.main_thread().ident
 
     def hook(unraisable: Any) -> None:

@@ -11,7 +11,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log, event_log
-from bnn_ppl.runtime.interrupts import deadline, interrupts, pressed_or_late
+from bnn_ppl.runtime.interrupts import deadline, interrupts, pressed_or_late, raised_for_sure
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
 from bnn_ppl.runtime.progress import check_progress
@@ -202,41 +202,42 @@ def run(
     does a run of a posterior that differs only in its data and in the numbers of its priors (see
     :func:`bnn_ppl.condition`); tracing it takes about a second.
     """
-    check_event_log(log_to)
-    check_progress(progress)
-    end = deadline(max_minutes)
-    storage = RunStorage(folder)  # refuses a folder that is not a run's before any work
-    check_arguments(key=key, posterior=posterior, method=method)
-    lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
-    spec = RunSpec(*lengths, init, keep, mesh, until, score_every, held_out)
-    length = check_spec(posterior, method, spec, storage)
-    if posterior.prior.open_scale is not None:  # found by fits, each of which calls this
-        refuse_other_run(key, posterior, length, storage)
-        posterior, method = find_scale(run, posterior, method, storage, end, progress)
-    posterior, method, interruption, position = hold_points(
-        key, posterior, method, keep, storage, end, progress
-    )
-    if interruption is not None:  # the points are not yet those that a folder is to hold
-        spec, storage = spec._replace(init=position), RunStorage(None)
-    state = place_chains(key, posterior, method, spec, storage, progress)
-    import_meanwhile()
-    with draws_in_errors(lambda: state):
-        with event_log(log_to) as state.recorder.log, interrupts(progress) as pressed:
-            interrupted = pressed_or_late(pressed, end)
-            if interruption is None:
-                state, interruption = warm_start(state, interrupted, progress, verdict)
-            if interruption is None:
-                state, interruption = warm_up_and_draw(state, interrupted, progress)
-            by_user = agreed(pressed() or (interruption is not None and interruption.pressed))
-            if interruption is not None:
-                by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
-                state = draw_reached_fit(state, interruption, by)
-        if not state.done.draws:
-            _raise_without_draws(by_user, max_minutes)
-        draws = collect(state)
-        if verdict and jax.process_count() == 1:
-            judge(state, draws, progress)
-        return draws
+    with raised_for_sure():
+        check_event_log(log_to)
+        check_progress(progress)
+        end = deadline(max_minutes)
+        storage = RunStorage(folder)  # refuses a folder that is not a run's before any work
+        check_arguments(key=key, posterior=posterior, method=method)
+        lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
+        spec = RunSpec(*lengths, init, keep, mesh, until, score_every, held_out)
+        length = check_spec(posterior, method, spec, storage)
+        if posterior.prior.open_scale is not None:  # found by fits, each of which calls this
+            refuse_other_run(key, posterior, length, storage)
+            posterior, method = find_scale(run, posterior, method, storage, end, progress)
+        posterior, method, interruption, position = hold_points(
+            key, posterior, method, keep, storage, end, progress
+        )
+        if interruption is not None:  # the points are not yet those that a folder is to hold
+            spec, storage = spec._replace(init=position), RunStorage(None)
+        state = place_chains(key, posterior, method, spec, storage, progress)
+        import_meanwhile()
+        with draws_in_errors(lambda: state):
+            with event_log(log_to) as state.recorder.log, interrupts(progress) as pressed:
+                interrupted = pressed_or_late(pressed, end)
+                if interruption is None:
+                    state, interruption = warm_start(state, interrupted, progress, verdict)
+                if interruption is None:
+                    state, interruption = warm_up_and_draw(state, interrupted, progress)
+                by_user = agreed(pressed() or (interruption is not None and interruption.pressed))
+                if interruption is not None:
+                    by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
+                    state = draw_reached_fit(state, interruption, by)
+            if not state.done.draws:
+                _raise_without_draws(by_user, max_minutes)
+            draws = collect(state)
+            if verdict and jax.process_count() == 1:
+                judge(state, draws, progress)
+            return draws
 
 
 def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:

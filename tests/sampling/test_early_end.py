@@ -1,5 +1,6 @@
 """A run that ends early, in whatever phase: what it gives, and that it resumes."""
 
+import gc
 import itertools
 import json
 import math
@@ -198,6 +199,28 @@ def test_stopped_before_its_steps_are_tuned_a_chain_gives_the_fit_it_started_fro
     tuned = stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
     assert "stopped in warm-up by Ctrl-C, after 6 of" in tuned.attrs["stopped"]
     assert (tuned.posterior["slope"] != fit.posterior["slope"]).all()
+
+
+def test_ctrl_c_that_is_lost_before_the_first_step_is_raised_again(posterior, monkeypatch):
+    pressed = []
+
+    def press(phase, info):
+        if not pressed:
+            pressed.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    def collect_garbage(folder):
+        gc.collect()
+        time.sleep(5)
+
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "RunStorage", collect_garbage)
+    gc.callbacks.append(press)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sample(posterior, FIT)
+    finally:
+        gc.callbacks.remove(press)
+    assert pressed
 
 
 def test_max_minutes_stop_training_as_ctrl_c_does(posterior, clock):
