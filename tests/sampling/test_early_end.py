@@ -197,8 +197,27 @@ def test_stopped_before_its_steps_are_tuned_a_chain_gives_the_fit_it_started_fro
     assert (moved.posterior["slope"] != fit.posterior["slope"]).all()
     file.write_bytes(whole)
     tuned = stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
-    assert "stopped in warm-up by Ctrl-C, after 6 of" in tuned.attrs["stopped"]
+    assert "stopped at the end of warm-up by Ctrl-C" in tuned.attrs["stopped"]
     assert (tuned.posterior["slope"] != fit.posterior["slope"]).all()
+
+
+def test_a_fit_whose_training_has_ended_is_whole(posterior):
+    def init(key, position, batch):
+        return {"at": position["slope"], "count": 0}
+
+    def step(key, state, batch):
+        ended = state["count"] >= 6
+        info = {"lp": state["at"], "n_steps": 1 - ended, "done": ended}
+        return state | {"count": state["count"] + ~ended}, info
+
+    counts = Counts(num_warmup=100_000, num_draws=5, thin=0)
+    settings = {"method": "ending"}
+    fit = Method(init, step, lambda key, state: {"slope": state["at"]}, settings=settings)
+    fit = fit._replace(counts=counts, draws_from="point")
+    draws = stopped_at(posterior, 3, walk(fit))
+    assert draws.attrs["stopped"].startswith("stopped in warm-up by Ctrl-C, after 0 of at most 6")
+    draws = stopped_at(posterior, 3, fit)
+    assert draws.attrs["stopped"].startswith("stopped at the end of training by Ctrl-C; the draws")
 
 
 def test_ctrl_c_that_is_lost_before_the_first_step_is_raised_again(posterior, monkeypatch):

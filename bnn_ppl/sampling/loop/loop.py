@@ -55,7 +55,8 @@ def _advance_phase(
     ended: dict[str, int] = {}  # after how many steps training did, for the progress bar
     try:
         loop = loop_of(phase, setup, lambda: report(COMPILING, steps, {}))
-        while start < num and not agreed(interrupted()):
+        # Once training has ended, the one step that is left takes no time.
+        while start < num and (ended or not agreed(interrupted())):
             began = time.perf_counter()
             states, records = loop.run(states, start, count)  # does not wait for the devices
             previous, unrecorded = unrecorded, None

@@ -41,8 +41,12 @@ class Interruption(NamedTuple):
     def facts(self, by: str) -> dict[str, Any]:
         """Give the attributes of the draws that say so."""
         unit = "draws" if self.phase == "draws" else "steps"
-        text = f"stopped in {self.what} by {by}, after {self.done:,} of at most {self.most:,} "
-        return {"stopped": text + unit, "stopped_in": self.phase}
+        text = (
+            f"stopped in {self.what} by {by}, after {self.done:,} of at most {self.most:,} {unit}"
+        )
+        if self.done == self.most:  # training that ended by itself took fewer
+            text = f"stopped at the end of {self.what} by {by}"
+        return {"stopped": text, "stopped_in": self.phase}
 
 
 class WarmStart(NamedTuple):
