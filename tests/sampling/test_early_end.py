@@ -388,11 +388,12 @@ def test_a_fit_of_a_search_whose_time_is_up_says_nothing(
     assert not capsys.readouterr().err
 
 
-def test_ctrl_c_ends_a_search_also_when_its_time_is_up():
+def test_ctrl_c_ends_a_search_also_when_its_time_is_up(capsys):
     stopped = SimpleNamespace(attrs={"stopped": "stopped in the draws by Ctrl-C"})
-    search = Search(lambda *_, **__: stopped, "prior scale", None, 0.0, False)
+    search = Search(lambda *_, **__: stopped, "prior scale", "place", 0.0, False)
     with pytest.raises(KeyboardInterrupt):
         search.run(None, None, None, math.inf)
+    assert "kept in place: the same call or command resumes it" in capsys.readouterr().err
 
 
 def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors, monkeypatch):

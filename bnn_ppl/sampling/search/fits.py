@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -98,6 +99,9 @@ class Search(NamedTuple):
         with stops_unsaid():
             found = anew_if_damaged(fit, options.get("folder"))
         if "stopped" in found.attrs and time.monotonic() < end:
+            if self.place is not None:
+                kept = f"stopped in the search for the {self.wanted}, kept in {self.place}"
+                print(f"{kept}: the same call or command resumes it", file=sys.stderr)
             raise KeyboardInterrupt
         return found
 
