@@ -55,9 +55,10 @@ def csgld(
     energies are overrepresented the gradient changes sign, and the chain climbs out of a mode.
 
     A draw has the weight :math:`\theta_J`, recorded as ``log_weight`` (at the end of the step,
-    whereas ``lp`` is at its start); :func:`bnn_ppl.predict` uses these weights, ArviZ's summaries
-    do not. **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`. A step takes one
-    gradient and one more evaluation of the log-density.
+    whereas ``lp`` is at its start); :func:`bnn_ppl.predict`, the verdict and
+    ``bnn_ppl.diagnostics`` use these weights, ArviZ's summaries do not. **Biased** to first order
+    in the step size, like :func:`bnn_ppl.sgld`. A step takes one gradient and one more evaluation
+    of the log-density.
 
     Parameters
     ----------
@@ -78,7 +79,8 @@ def csgld(
         Number of energy bands.
     learning_rate
         Learning rate :math:`\omega` of the band probabilities, a number or a schedule; by default
-        ``decaying(1, 100, 0.6)``.
+        ``decaying(1, 100, 0.6)``, and a tenth of that if `step_size` is None: the bands are then
+        narrower. A smaller one flattens less, and the weights of the draws differ less.
 
     Raises
     ------
@@ -87,7 +89,10 @@ def csgld(
     """
     from blackjax.sgmcmc import csgld as kernels
 
-    rate = decaying(1, 100, 0.6) if learning_rate is None else learning_rate
+    # In narrow bands the noise of their probabilities bends the gradient: at ten times this rate
+    # the weighted variance of a Gaussian posterior was 11 % too small after 180,000 steps.
+    usual = decaying(0.1 if step_size is None else 1, 100, 0.6)
+    rate = usual if learning_rate is None else learning_rate
     check_rate("learning_rate", rate)
     _check_bands(step_size, min_energy, energy_gap, num_bands)
     if step_size is None:

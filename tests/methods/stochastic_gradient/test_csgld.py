@@ -8,7 +8,9 @@ import pytest
 import xarray
 from gaussians import gaussian, law, sample, two_modes
 from scipy.integrate import quad
+from scipy.linalg import inv
 from stats import assert_means
+from targets import linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
@@ -54,6 +56,20 @@ def test_weighted_draws_are_those_of_the_posterior(posterior, draws):
         (weights / weights.mean(1, keepdims=True) * (np.abs(w) - 3)).mean(),
         rtol=1e-3,
     )
+
+
+@pytest.mark.statistical
+def test_bands_found_in_warmup_give_the_variance_of_a_gaussian():
+    target = linear_regression()
+    posterior = bnn.condition(target.model, target.data)
+    draws = sample(
+        posterior, bnn.csgld(posterior), num_warmup=6500, num_chains=4, num_draws=400, thin=300
+    )
+    errors = draws.posterior["weights"].values - target.means["weights"]
+    squares = np.einsum("cdi,ij,cdj->cd", errors, inv(target.covariance["weights"]), errors)
+    weights = np.exp(draws.sample_stats.log_weight.values)
+    by_chain = (weights * squares).sum(1) / weights.sum(1) / errors.shape[-1]
+    assert by_chain.mean() == pytest.approx(1, abs=0.06)
 
 
 @pytest.mark.thorough
