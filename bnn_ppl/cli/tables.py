@@ -47,7 +47,8 @@ def results_table(
     fits = are_fits(draws)
     if not fits or max(draws.posterior.sizes[dim] for dim in ("chain", "draw")) > 1:
         diagnosis = bnn.diagnostics.summary(draws, functions).T.dropna(how="all")
-        title = f"{'agreement of the fits' if fits else 'mixing'}, {scored} rows"
+        mixing = "mixing by weight" if "log_weight" in draws.get("sample_stats", {}) else "mixing"
+        title = f"{'agreement of the fits' if fits else mixing}, {scored} rows"
         rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
             rows.append((name, *(cell(diagnosis.loc[name, space]) for space in diagnosis)))

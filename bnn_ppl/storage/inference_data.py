@@ -194,6 +194,13 @@ def draws_at(draws: Any, numbers: np.ndarray) -> "arviz.InferenceData":
     return with_groups(draws, **groups)
 
 
+def most_independent(weights: np.ndarray) -> float:
+    """Give Kish's effective number of weighted draws; infinite for draws of equal weight."""
+    if (weights == weights[:, :1]).all():
+        return np.inf
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
 def in_blocks(
     sites: dict[str, "xarray.DataArray"], weights: np.ndarray
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
@@ -265,6 +272,18 @@ def by_weight(weights: np.ndarray, number: int) -> NDArray[np.intp]:
         return evenly(len(weights), number)
     ends = np.cumsum(weights) / weights.sum()
     return np.minimum(np.searchsorted(ends, (np.arange(number) + 0.5) / number), len(weights) - 1)
+
+
+def resampled(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Give values (chain, draw, ...) in their order, each as often as the weights say.
+
+    Copies follow each other, so that statistics of chains take them for one draw that stays.
+    """
+    if (weights == weights[:, :1]).all():
+        return values
+    numbers = np.stack([by_weight(own, len(own)) for own in weights])
+    found: np.ndarray = values[np.arange(len(values))[:, None], numbers]
+    return found
 
 
 def evenly(length: int, number: int) -> NDArray[np.intp]:

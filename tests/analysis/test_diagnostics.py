@@ -120,6 +120,29 @@ def test_equals_arviz(name, kind):
     np.testing.assert_allclose(answer, arviz_of(arviz, AWKWARD[name]), rtol=rtol)
 
 
+def test_weighted_draws_are_worth_fewer_as_kish_says():
+    rng = np.random.default_rng(0)
+    log_weight = rng.normal(size=(4, 1000))
+    draws = draws_of_arrays(
+        {
+            "posterior": {"x": rng.normal(size=(4, 1000, 30))},
+            "sample_stats": {"log_weight": log_weight},
+        }
+    )
+    weights = np.exp(log_weight)
+    kish = weights.sum() ** 2 / (weights**2).sum()
+    for kind in ("bulk", "tail"):
+        found = diagnostics.ess(draws, kind)["x"].values
+        assert np.mean(found) == pytest.approx(kish, rel=0.2)
+    table = diagnostics.summary(draws)
+    assert table.loc["weights", "ess_bulk_median"] == pytest.approx(kish, rel=0.2)
+    assert diagnostics.rhat(draws)["x"].max() < 1.02
+    shifted = draws.posterior["x"] + 5 * (log_weight[..., None] < 0) * np.arange(4)[:, None, None]
+    draws.sample_stats["log_weight"][:] = np.where(log_weight < 0, -50.0, 0.0)
+    draws.posterior["x"][:] = shifted  # where chains disagree, no draw has a weight
+    assert diagnostics.rhat(draws)["x"].max() < 1.03
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_and_slabs_leave_no_seams(kind, monkeypatch):
     ours, arviz = KINDS[kind]

@@ -229,7 +229,25 @@ def test_few_independent_draws(posterior):
     one = bnn.verdict(posterior, drawn(shape=(1, 1)))
     assert "1 draw is too few to judge convergence" in str(one)
     # Of 4 x 4000 independent draws no more than 400 are looked at, and they are enough.
-    assert bnn.verdict(posterior, drawn(shape=(4, 4000))).converged
+    found = bnn.verdict(posterior, drawn(shape=(4, 4000)))
+    assert found.converged and ", at least " in found.text
+    assert "at least" not in bnn.verdict(posterior, drawn()).text
+
+
+def test_weighted_draws_are_worth_fewer(posterior):
+    few = drawn(stats={"log_weight": 4 * RNG.normal(size=(4, 100))})
+    found = bnn.verdict(posterior, few)
+    assert not found.converged and "few_independent" in kinds(found)
+    enough = drawn(stats={"log_weight": 0.5 * RNG.normal(size=(4, 100))})
+    assert bnn.verdict(posterior, enough).converged
+
+
+def test_a_draw_of_much_weight_counts_though_it_is_not_looked_at(posterior):
+    log_weight = np.zeros((4, 1000))
+    log_weight[:, 5] = np.log(1000)  # half of the weight of its chain
+    found = bnn.verdict(posterior, drawn(stats={"log_weight": log_weight}, shape=(4, 1000)))
+    assert found.text.startswith("only 16 independent draws (weighted ESS of predictions at")
+    assert "more draws, or a smaller learning_rate" in found.text
 
 
 def test_chains_that_do_not_move(posterior):

@@ -4,7 +4,10 @@ Rank-normalised split R-hat and effective sample size (ESS) of every scalar of a
 Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), "Rank-normalization, folding, and
 localization: an improved R-hat", Bayesian Analysis 16(2). ArviZ computes them one scalar at a time;
 a network has hundreds of thousands, so here whole blocks of scalars are ranked and
-Fourier-transformed at once, on all cores. The results equal ArviZ's.
+Fourier-transformed at once, on all cores. The results equal ArviZ's, except those of weighted draws
+(an InferenceData whose ``sample_stats`` have ``log_weight``): ArviZ ignores the weights, whereas
+here the draws of each chain are first resampled in proportion to them, and an ESS is at most Kish's
+number of draws, (sum of w)^2 / sum of w^2.
 
 Judge a network in function space: ``rhat(function_draws(posterior, draws, x))``. Its weights need
 not mix, because permuting hidden units or flipping signs leaves the function unchanged.
@@ -13,7 +16,7 @@ not mix, because permuting hidden units or flipping signs leaves the function un
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +33,7 @@ from bnn_ppl.analysis.convergence.lazy_draws import chain_draw_first, check_draw
 from bnn_ppl.analysis.convergence.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.runtime.names import hint
 from bnn_ppl.storage.arviz_versions import as_dataset
+from bnn_ppl.storage.inference_data import most_independent, resampled, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -65,7 +69,7 @@ def rhat(draws: Any) -> Any:
     TypeError
         If the draws are not real numbers.
     """
-    return _map_variables(lambda array: _each_scalar(array, ("rhat",))[0], draws)
+    return _map_variables("rhat", draws)
 
 
 def ess(draws: Any, kind: str = "bulk") -> Any:
@@ -98,7 +102,7 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     if kind not in ("bulk", "tail"):
         close = hint(str(kind), ("bulk", "tail"))
         raise ValueError(f"got kind={kind!r}{close} expected 'bulk' or 'tail'")
-    return _map_variables(lambda array: _each_scalar(array, (kind,))[0], draws)
+    return _map_variables(kind, draws)
 
 
 def weights(draws: arviz.InferenceData | xarray.Dataset) -> pandas.DataFrame:
@@ -262,9 +266,9 @@ def _pooled(draws: Any) -> np.ndarray:
 
 def _by_variable(draws: Any) -> dict[str, np.ndarray]:
     """R-hat, bulk and tail ESS of each variable, (3, scalar): all three from one reading."""
-    kinds = ("rhat", "bulk", "tail")
+    kinds, weights = ("rhat", "bulk", "tail"), _unequal_weights(draws)
     return {
-        str(name): _each_scalar(chain_draw_first(array), kinds).reshape(3, -1)
+        str(name): _each_scalar(chain_draw_first(array), kinds, weights).reshape(3, -1)
         for name, array in dataset_of(draws).data_vars.items()
     }
 
@@ -272,18 +276,26 @@ def _by_variable(draws: Any) -> dict[str, np.ndarray]:
 # From draws to blocks of scalars
 
 
-def _map_variables(function: Callable, draws: Any) -> Any:
-    dataset = as_dataset(getattr(draws, "posterior", draws))
+def _map_variables(kind: str, draws: Any) -> Any:
+    dataset, weights = as_dataset(getattr(draws, "posterior", draws)), _unequal_weights(draws)
     if not hasattr(dataset, "data_vars"):
-        return function(np.asarray(dataset))
-    return dataset.map(lambda array: _like(array, function(chain_draw_first(array))))
+        return _each_scalar(np.asarray(dataset), (kind,))[0]
+
+    def found(array: Any) -> Any:
+        return _like(array, _each_scalar(chain_draw_first(array), (kind,), weights)[0])
+
+    return dataset.map(found)
+
+
+def _unequal_weights(draws: Any) -> np.ndarray | None:
+    return weights_of(draws) if "log_weight" in getattr(draws, "sample_stats", {}) else None
 
 
 def _like(array: xarray.DataArray, values: np.ndarray) -> xarray.DataArray:
     return array.isel(chain=0, draw=0, drop=True).copy(data=values)
 
 
-def _each_scalar(array: Any, kinds: Sequence[str]) -> np.ndarray:
+def _each_scalar(array: Any, kinds: Sequence[str], weights: np.ndarray | None = None) -> np.ndarray:
     """Diagnostics (kind, ...) of draws (chain, draw, ...), an array or a DataArray."""
     check_draws(array)
     num_chains, num_draws, *shape = array.shape
@@ -292,8 +304,12 @@ def _each_scalar(array: Any, kinds: Sequence[str]) -> np.ndarray:
         return found
     for slab in slabs(array):
         values = np.asarray(array[slab])
+        values = values if weights is None else resampled(values, weights)
         scalars = _in_blocks(values.reshape(num_chains, num_draws, -1), kinds)
         found[slab[1:]] = scalars.reshape(len(kinds), *values.shape[2:])
+    if weights is not None:
+        of_ess = [kind != "rhat" for kind in kinds]
+        found[of_ess] = np.minimum(found[of_ess], most_independent(weights))
     return found
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.rank_statistics import diagnose, quantile_of_defined
+from bnn_ppl.storage.inference_data import most_independent, resampled
 
 _MOST_SCALARS = 1000  # of which R-hat and ESS are computed
 # Relative spread of an sd of y up to which all draws predict alike, even where R-hat tells chains
@@ -26,27 +27,35 @@ class Mixing(NamedTuple):
 
 
 def mixing_of(
-    center: np.ndarray, sd: np.ndarray | None = None, log_prob: np.ndarray | None = None
+    center: np.ndarray,
+    sd: np.ndarray | None = None,
+    log_prob: np.ndarray | None = None,
+    *,
+    weights: np.ndarray,
+    of_all: np.ndarray | None = None,
 ) -> Mixing:
     """Diagnose predictions (chain, draw, ...): `center` and, where they are given, the others.
 
     The log density of y tells chains apart whose densities have the same mean and sd. Of it only
-    R-hat counts, since it is no average that a user would take over draws.
+    R-hat counts, since it is no average that a user would take over draws. The draws count by
+    their weights (chain, draw); `of_all` are those of the draws from which they were taken.
     """
+    center = resampled(center, weights)
     found = Mixing(*_quantiles(_scalars(center)))
     if sd is not None:
-        scalars = _distinct(_scalars(sd))
+        scalars = _distinct(_scalars(resampled(sd, weights)))
         if not np.isnan(found.ess):  # else nothing but the sd is uncertain
             scalars = scalars[:, :, scalars.std((0, 1)) > _SAME_SD * scalars.mean((0, 1))]
         found = _worse(found, *_quantiles(scalars), _SD)
     if log_prob is not None:
-        scalars = _scalars(log_prob)
+        scalars = _scalars(resampled(log_prob, weights))
         differ = scalars.std((0, 1)) > _SAME_LOG_DENSITY
         if differ.mean() > _FEW:  # else most draws agree, whichever chain they are of
             few = _FEW / differ.mean()
             rhat, _ = _quantiles(scalars[:, :, differ], few)
             found = _worse(found, rhat, np.nan, "log densities of y")
-    return found
+    most = most_independent(weights if of_all is None else of_all)
+    return found._replace(ess=min(found.ess, most))
 
 
 def _scalars(values: np.ndarray) -> np.ndarray:

@@ -264,7 +264,8 @@ def function_draws(
     -------
     arviz.InferenceData
         Group ``posterior`` with ``probs`` (chain, draw, row, class) or ``mean`` (chain, draw, row),
-        for ``az.summary``, R-hat and ESS in function space.
+        for ``az.summary``, R-hat and ESS in function space; of weighted draws, also
+        ``sample_stats`` with their ``log_weight``, which ``az.summary`` ignores.
 
     Raises
     ------
@@ -285,7 +286,8 @@ def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tup
     functions = _functions(_centers_and_sds, posterior, draws, x)
     sd = functions.pop("sd", None)
     (center,) = functions.values()
-    return mixing_of(center, sd), bool(np.isfinite(center).all())
+    mixes = mixing_of(center, sd, weights=weights_of(draws))
+    return mixes, bool(np.isfinite(center).all())
 
 
 def _num_not_finite(block: Tree) -> int:
@@ -300,7 +302,11 @@ def _as_draws(
     for name, values in functions.items():
         classes = name == "probs"
         dims[name] = [*row_dims(values.ndim - 3 - classes), *(["class"] if classes else [])]
-    found = inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
+    stats = draws.get("sample_stats", {})
+    weights = {}
+    if "log_weight" in stats:
+        weights["log_weight"] = stats["log_weight"].transpose("chain", "draw").values
+    found = inference_data(functions, weights, None, dict(draws.attrs), dims=dims)
     of_functions = as_dataset(found["posterior"])
     return with_groups(found, posterior=with_class_names(of_functions, draws, posterior))
 

@@ -176,12 +176,14 @@ def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
     met = _met(draws).get("ess", 0) >= LEAST_ESS
+    weighted = "log_weight" in draws.get("sample_stats", {})
     if moves and telling and mixes.ess < LEAST_ESS and not met:
+        by = "a smaller learning_rate" if weighted else "more steps between them (thin)"
         yield Finding(
             "few_independent",
-            f"only {mixes.ess:,.0f} independent draws (ESS of {mixes.ess_of} at training rows, "
-            f"expected at least {LEAST_ESS})",
-            _advice(draws, "more draws, or more steps between them (thin)"),
+            f"only {mixes.ess:,.0f} independent draws ({'weighted ' * weighted}ESS of "
+            f"{mixes.ess_of} at training rows, expected at least {LEAST_ESS})",
+            _advice(draws, f"more draws, or {by}"),
         )
     yield from _of_temperatures(draws)
 

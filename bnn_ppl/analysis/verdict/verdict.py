@@ -27,7 +27,7 @@ from bnn_ppl.analysis.verdict.training_rows import RowSample, predict_training_r
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.storage.inference_data import with_points_of
+from bnn_ppl.storage.inference_data import weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -110,7 +110,11 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     several = sampled or len(sample.center) > 1
     # Each fit of an ensemble may have a noise of its own.
     others = (sample.sd, sample.log_prob) if sampled else ()
-    mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
+    mixes = Mixing(np.nan, np.nan)
+    if several:
+        # Those looked at may lack the few draws that carry most of the weight.
+        looked_at, of_all = np.exp(sample.log_weights), weights_of(draws)
+        mixes = mixing_of(sample.center, *others, weights=looked_at, of_all=of_all)
     scores = None if sampled else held_out(posterior, draws)
     found = [*of_stops(draws), *of_tempering(draws)]
     found += [*of_values(sample, draws), *of_divergences(posterior, sample, draws)]
@@ -130,12 +134,12 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
         found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
     converged = all(finding.kind in _NOTES for finding in found)
-    good = _good_chains(draws, mixes) if sampled else _good_fits(draws, sample, scores)
+    good = _good_chains(draws, mixes, sample) if sampled else _good_fits(draws, sample, scores)
     if converged:
         notes = (f"{note.text} ({note.advice})" for note in found)
         return Verdict(True, "; note: ".join([good, *notes]), tuple(found))
     right = sampled and all(each.kind in (*_NOTES, "overfits") for each in found)
-    of_draws = f"; the draws have converged: {_agreement(mixes)}" if right else ""
+    of_draws = f"; the draws have converged: {_agreement(mixes, sample)}" if right else ""
     return Verdict(False, _in_words(found) + of_draws, tuple(found))
 
 
@@ -191,14 +195,16 @@ def _in_words(found: list[Finding]) -> str:
     return f"{worst.text}: {worst.advice}{also}"
 
 
-def _agreement(mixes: Mixing) -> str:
+def _agreement(mixes: Mixing, sample: RowSample) -> str:
+    # All draws have no smaller ESS than those looked at; with weights, they may.
+    least = "at least " if sample.every > 1 and not np.ptp(sample.log_weights) else ""
     return (
-        f"R-hat of predictions at training rows {mixes.rhat:.2f}, {mixes.ess:,.0f} independent "
-        "draws"
+        f"R-hat of predictions at training rows {mixes.rhat:.2f}, {least}{mixes.ess:,.0f} "
+        "independent draws"
     )
 
 
-def _good_chains(draws: Any, mixes: Mixing) -> str:
+def _good_chains(draws: Any, mixes: Mixing, sample: RowSample) -> str:
     bias = _bias(draws)
     bias = f"; bias: {bias}" if bias else ""
     evidence = ""
@@ -206,7 +212,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
         evidence = f"; log evidence {evidence_in_words(draws)}"
     alone = draws.posterior.sizes["chain"] == 1
     of_one = " from one chain (num_chains=4 shows whether others agree)" if alone else ""
-    return f"converged: {_agreement(mixes)}{of_one}{evidence}{bias}"
+    return f"converged: {_agreement(mixes, sample)}{of_one}{evidence}{bias}"
 
 
 def _good_fits(draws: Any, sample: RowSample, scores: HeldOut | None) -> str:

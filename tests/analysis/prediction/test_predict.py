@@ -441,6 +441,8 @@ def test_a_draw_that_weighs_three_counts_as_three(float64, monkeypatch):
         monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
         got = bnn.predict(posterior, draws, (X, REAL))
         assert_equal(got, expected, rtol=1e-6)
+    functions = bnn.function_draws(posterior, draws, X)  # whose R-hat and ESS need the weights
+    np.testing.assert_array_equal(functions.sample_stats["log_weight"], logs)
 
 
 def test_one_draw_has_no_epistemic_variance(float64):
