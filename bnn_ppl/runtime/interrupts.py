@@ -98,7 +98,7 @@ def _nothing() -> None:
 
 @contextmanager
 def raised_for_sure() -> Iterator[None]:
-    """Raise a KeyboardInterrupt again where it was lost; within another of these, change nothing.
+    """Raise a KeyboardInterrupt again where it was lost.
 
     JAX has a callback of the garbage collector, in which it often is raised, and then ignored.
     """

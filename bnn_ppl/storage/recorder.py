@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Tree = Any
 Attributes = dict[str, Any]
 
-_num_silent = 0  # of :func:`stops_unsaid`
+_num_silent = 0  # of :func:`stops_unsaid` that hold
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def rhat(draws: Any) -> Any:
     -------
     xarray.Dataset or numpy.ndarray
         Like ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
-        Equal to ArviZ 0.23's ``rhat(method="rank")``.
+        Equal to ArviZ 0.23's ``rhat(method="rank")`` for draws of equal weight.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     -------
     xarray.Dataset or numpy.ndarray
         Like ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
-        Equal to ArviZ 0.23's ``ess(method=kind)``.
+        Equal to ArviZ 0.23's ``ess(method=kind)`` for draws of equal weight.
 
     Raises
     ------

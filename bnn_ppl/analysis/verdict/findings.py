@@ -41,6 +41,7 @@ FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initi
 _ADVICE = {
     "exponent": "more particles (num_particles)",
     "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
+    "log_weight": "more draws, or a smaller learning_rate",
 }
 _MOST_RATIO_OF_NOISE = 3  # of the sd of y in a typical draw to that in one of fifty
 _SMALL_NOISE = 0.05  # that one, as a share of the spread of y
@@ -178,12 +179,11 @@ def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]
     met = _met(draws).get("ess", 0) >= LEAST_ESS
     weighted = "log_weight" in draws.get("sample_stats", {})
     if moves and telling and mixes.ess < LEAST_ESS and not met:
-        by = "a smaller learning_rate" if weighted else "more steps between them (thin)"
         yield Finding(
             "few_independent",
             f"only {mixes.ess:,.0f} independent draws ({'weighted ' * weighted}ESS of "
             f"{mixes.ess_of} at training rows, expected at least {LEAST_ESS})",
-            _advice(draws, f"more draws, or {by}"),
+            _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)
 
