@@ -72,7 +72,8 @@ def verdicts():
 def quick_priors():
     """Take the usual prior and widths, without a search, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("bnn_ppl.sampling.search.structure.LEAST_ROWS", 10**9)
+        for name in ("LEAST_ROWS", "LEAST_ROWS_OF_NOISE"):
+            monkeypatch.setattr(f"bnn_ppl.sampling.search.structure.{name}", 10**9)
         monkeypatch.setattr("bnn_ppl.sampling.search.scale_search.MOST_SEARCHED", 0)
         yield
 

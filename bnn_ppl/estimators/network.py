@@ -291,7 +291,10 @@ class BayesianNetwork(BaseEstimator):
     def _find_structure(self, folder: Path | None) -> None:
         """Find what is left open."""
         train, names = self._train, self._open_parts()
-        if not names or isinstance(train, Stream) or len(train[1]) < structure.LEAST_ROWS:
+        if not names or isinstance(train, Stream):
+            return
+        x = train[0][0] if self._weighted else train[0]
+        if not (names := structure.parts_to_choose(names, x, train[1])):
             return
 
         def model_with(each: structure.Structure) -> Callable:

@@ -184,6 +184,16 @@ def test_intervals_that_hold_but_in_the_middle_are_too_wide():
     assert ", those of 90 % 9" in check.sentence
 
 
+def test_rows_in_which_the_opposite_is_found_are_told_too():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 200)
+    y = 0.4 * np.exp(x) * rng.normal(size=200)
+    one_sd = {"mean": np.zeros(200), "variance": np.full(200, np.mean(y**2))}
+    sentence = metrics.calibration_check(one_sd, y, x[:, None]).sentence
+    assert sentence.startswith("50 % intervals are too wide: they hold ")
+    assert "; but 90 % intervals are too narrow where input 0 is above " in sentence
+
+
 def test_variances_without_end_have_no_thirds():
     prediction, y, _ = regression(0)
     variance = np.where(np.arange(300) % 3 == 0, np.inf, prediction["variance"])

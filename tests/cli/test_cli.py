@@ -962,7 +962,8 @@ def test_widths_of_a_table_that_is_not_small_are_found_once(
 ):
     monkeypatch.setattr(structure, "LEAST_ROWS", 200)
     monkeypatch.setattr("bnn_ppl.cli.problem.search.LADDER", ((2,), (3, 3)))
-    monkeypatch.setattr(structure, "_NUM_STEPS", 20)
+    for name in ("_NUM_STEPS", "_NUM_STEPS_OF_FEW"):
+        monkeypatch.setattr(structure, name, 20)
     monkeypatch.setattr(structure, "_MINUTES", 60.0)
     command = ["run", "descent", "--prior-scale", "1", "--num-warmup", "5", "--no-progress"]
     cli.main(command)

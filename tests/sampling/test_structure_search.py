@@ -10,6 +10,7 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 from bnn_ppl.sampling.search import structure
+from bnn_ppl.sampling.search.error_spread import errors_depend_on_x
 from bnn_ppl.sampling.search.structure import Structure
 
 RNG = np.random.default_rng(0)
@@ -31,7 +32,8 @@ choose = partial(structure.choose_structure, jax.random.key(0), model_with)
 
 @pytest.fixture(autouse=True)
 def short_fits(monkeypatch):
-    monkeypatch.setattr(structure, "_NUM_STEPS", 1500)
+    for name in ("_NUM_STEPS", "_NUM_STEPS_OF_FEW"):
+        monkeypatch.setattr(structure, name, 1500)
     monkeypatch.setattr(structure, "_MINUTES", 60.0)  # on any machine
 
 
@@ -47,7 +49,8 @@ def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp
     monkeypatch.setattr(structure, "run", None)
     assert wavy() == choice  # as it was made
     monkeypatch.undo()
-    monkeypatch.setattr(structure, "_NUM_STEPS", 1500)
+    for name in ("_NUM_STEPS", "_NUM_STEPS_OF_FEW"):
+        monkeypatch.setattr(structure, name, 1500)
     monkeypatch.setattr(structure, "_MINUTES", 60.0)
     straight = choose((X, 0.5 * X[:, 0] + NOISE), WIDTHS, ["learnt"])
     assert straight.best.hidden == (1,) and list(straight.scores) == ["1", "20"]
@@ -98,6 +101,33 @@ def chosen(monkeypatch):
     monkeypatch.setattr(structure, "LEAST_ROWS", 200)
     monkeypatch.setattr(structure, "choose_structure", choose_structure)
     return calls
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_errors_that_depend_on_x_are_seen_before_any_fit(outputs):
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=(400, 3)), np.ones(400)])
+    error = rng.normal(size=400)
+    y = np.sin(2 * x[:, 0]) + 0.3 * error
+    noisy = y + np.exp(x[:, 1]) * error
+    y, noisy = (np.column_stack([y] * (outputs - 1) + [each]) for each in (y, noisy))
+    assert errors_depend_on_x(x, noisy) and not errors_depend_on_x(x, y)
+    assert not errors_depend_on_x(np.ones((400, 1)), y)
+
+
+def test_of_few_rows_the_noise_alone_is_chosen_where_errors_depend_on_x(monkeypatch):
+    monkeypatch.setattr(structure, "LEAST_ROWS", 300)
+    monkeypatch.setattr(structure, "LEAST_ROWS_OF_NOISE", 200)
+    monkeypatch.setattr(structure, "errors_depend_on_x", lambda x, y: y[0] == 1)
+    both, x = ["hidden", "noise"], np.zeros((300, 1))
+
+    def chosen(names, num_rows, first):
+        return structure.parts_to_choose(names, x[:num_rows], np.full(num_rows, first))
+
+    assert chosen(both, 300, 0) == both
+    assert chosen(both, 200, 1) == chosen(["noise"], 200, 1) == ["noise"]
+    assert chosen(both, 200, 0) == chosen(both, 199, 1) == chosen(["hidden"], 200, 1) == []
+    assert structure.parts_to_choose(["hidden"], x[:200], np.ones(200)) == []
 
 
 @pytest.mark.thorough

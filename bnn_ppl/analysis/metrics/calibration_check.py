@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from bnn_ppl.analysis.metrics.inputs import (
 )
 from bnn_ppl.analysis.metrics.likelihood import gaussian_nll_by_row, nll_by_row
 from bnn_ppl.analysis.metrics.regression import is_covered
+from bnn_ppl.analysis.metrics.row_thirds import most_important, number_columns, thirds_of
 from bnn_ppl.runtime.checks import check_level
 from bnn_ppl.runtime.progress import in_words
 
@@ -33,7 +33,6 @@ _INNER = "50 % intervals"
 _COLUMNS = "{:>7}{:>15}{:>8}{:>11}"
 _SAME_SD = 1.05  # ratio of the sd of rows, up to which thirds by it would mean nothing
 _OUTSIDE = 0.05  # probability that a calibrated prediction has any finding
-_FEWEST_TO_SPLIT = 30  # rows: of thirds below ten, chance explains nearly all
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,14 @@ class CalibrationCheck:
             text = f"{self._what} are {first.finding}: {self._held(first, rows)}"
             same = found[(found.finding == first.finding) & (found.output == first.output)]
             some = 0 < len(same) < (thirds.output == first.output).sum()
-            return text + (f", above all where {self._where(same)}" if some else "")
+            text += f", above all where {self._where(same)}" if some else ""
+            return text + self._but(found[found.finding != first.finding])
         if len(inner):
             line = inner.loc[(inner.held - inner.expected).abs().idxmax()]
             wide = whole[whole.output == line.output].iloc[0]
             those = f"those of {100 * wide.expected:g} % {_percent(wide.held)} %"
-            text = f"50 % intervals are {line.finding}: {self._held(line, rows)}"
-            return f"{text}, {those} ({_expected(wide)})"
+            text = f"50 % intervals are {line.finding}: {self._held(line, rows)}, {those} "
+            return f"{text}({_expected(wide)}){self._but(found[found.finding != line.finding])}"
         if len(found):
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]
@@ -128,6 +128,12 @@ class CalibrationCheck:
         if self.trusted and first.upper == 1 and not known:
             text += "; too few rows to tell whether they are too wide"
         return text
+
+    def _but(self, other: Any) -> str:
+        """Tell the thirds in which the opposite was found."""
+        if not len(other):
+            return ""
+        return f"; but {self._what} are {other.finding.iloc[0]} where {self._where(other)}"
 
     @property
     def _what(self) -> str:
@@ -268,17 +274,17 @@ def _of_regression(
             )
         held = (lower <= y) & (y <= upper)
     expected, has_inner = np.full(len(y), level), intervals is None and level > 0.5
-    columns = _columns(x, len(y))
+    columns = number_columns(x, len(y))
     if y.ndim == 1:
         known = "log_prob" in prediction  # type: ignore[operator]
         nll = (nll_by_row if known else gaussian_nll_by_row)(prediction, y, scale)
-        by = _sd(np.sqrt(variance) * scales) | _important(columns, y - error)
+        by = _sd(np.sqrt(variance) * scales) | most_important(columns, y - error)
         yield _Judged("", held, expected, nll, by, inner if has_inner else None)
         return
     names = [f"output {k}" for k in range(y.shape[1])] if outputs is None else map(str, outputs)
     for k, name in enumerate(names):
         nll = gaussian_nll_by_row(one_output(prediction, k), y[:, k], scales[k])
-        by = _sd(np.sqrt(variance[:, k]) * scales[k]) | _important(columns, (y - error)[:, k])
+        by = _sd(np.sqrt(variance[:, k]) * scales[k]) | most_important(columns, (y - error)[:, k])
         yield _Judged(name, held[:, k], expected, nll, by, inner[:, k] if has_inner else None)
 
 
@@ -288,37 +294,6 @@ def _sd(values: Array) -> dict[str, Array]:
     return {SD: values} if high > _SAME_SD * low else {}
 
 
-def _columns(x: Any, num_rows: int) -> dict[str, Array]:
-    """Give inputs by name; those that are no numbers, or not all finite, are none."""
-    if x is None:
-        return {}
-    if hasattr(x, "select_dtypes"):
-        x = x.infer_objects().select_dtypes(["number", "bool"], exclude=["timedelta"]).astype(float)
-    values = np.asarray(x, dtype=float)
-    if values.ndim != 2 or len(values) != num_rows:
-        raise ValueError(
-            f"got x of shape {values.shape}, expected ({num_rows}, inputs); leave it out for "
-            "images and texts"
-        )
-    names = getattr(x, "columns", [f"input {k}" for k in range(values.shape[1])])
-    both = zip(map(str, names), values.T, strict=True)
-    return {name: column for name, column in both if np.isfinite(column).all()}
-
-
-def _important(columns: Mapping[str, Array], mean: Array) -> dict[str, Array]:
-    """Give the input whose thirds explain the most of the variance of the predicted means."""
-
-    def explained(name: str) -> float:
-        column, _ = _rounded(columns[name])
-        part = np.searchsorted(_edges(column), column)
-        size = np.bincount(part)
-        sums = np.bincount(part, mean - mean.mean())
-        return float(np.sum(sums**2 / np.maximum(size, 1)))
-
-    found = max(columns, key=explained, default=None)
-    return {} if found is None else {found: columns[found]}
-
-
 def _checked(
     judged: Sequence[_Judged], level: float | None, kinds: tuple[str, str]
 ) -> CalibrationCheck:
@@ -326,7 +301,7 @@ def _checked(
 
     lines, enough = [], True
     for one in judged:
-        thirds = [(name, *third) for name, values in one.by.items() for third in _thirds(values)]
+        thirds = [(name, *third) for name, values in one.by.items() for third in thirds_of(values)]
         half = _OUTSIDE / len(judged) / (2 if thirds else 1)
         whole = "", "all", np.ones(len(one.held), bool)
         chances = [half, *[half / len(thirds) for _ in thirds]]
@@ -373,30 +348,3 @@ def _line(
         "nll": float(one.nll[rows].mean()),
         "finding": kinds[0] if count < low else kinds[1] if count > high else "",
     }
-
-
-def _thirds(values: Array) -> list[tuple[str, Array]]:
-    """Split rows into thirds by a quantity, in words; equal values stay together."""
-    if not np.isfinite(values).all():
-        return []
-    values, decimals = _rounded(values)
-    edges = _edges(values)
-    if not len(edges) or len(values) < _FEWEST_TO_SPLIT:
-        return []
-    told = [f"{e:,.{decimals}f}" if 0 <= decimals < 6 else in_words(float(e)) for e in edges]
-    words = [f"up to {told[0]}", *map(" to ".join, pairwise(told)), f"above {told[-1]}"]
-    part = np.searchsorted(edges, values)
-    return [(word, part == number) for number, word in enumerate(words)]
-
-
-def _edges(values: Array) -> Array:
-    """Give the greatest values of the first and the second third; none of what is constant."""
-    edges = np.unique(np.quantile(values, (1 / 3, 2 / 3), method="inverted_cdf"))
-    return edges[edges < values.max()]
-
-
-def _rounded(values: Array) -> tuple[Array, int]:
-    """Round so that the middle two thirds have three digits to differ in; give the decimals."""
-    spread = np.subtract(*np.quantile(values, (5 / 6, 1 / 6))) or np.ptp(values)
-    decimals = 2 - int(np.floor(np.log10(spread))) if spread > 0 else 0
-    return np.round(values, decimals), decimals

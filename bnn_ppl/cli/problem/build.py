@@ -105,14 +105,12 @@ def searched(problem: Problem, data: Any, posterior: bnn.Posterior) -> list[str]
 
 
 def searched_structure(problem: Problem, data: Any) -> list[str]:
-    """Name what a run finds of the model: of a table that is not small.
+    """Name what a run finds of the model of a table.
 
     Not with weights that are given or named, whose layers are known.
     """
     table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
     if not table or data.stream is not None or jax.process_count() > 1:
-        return []
-    if len(training_rows(problem, data)[0].y) < structure.LEAST_ROWS:
         return []
     chosen, likelihood = problem.network, problem.likelihood
     named = chosen.weights is not None or problem.prior.bayesian is not None
@@ -120,7 +118,9 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     regression &= chosen_likelihood(problem) is None
     open_widths = chosen.net == "auto" and chosen.hidden is None and not named
     open_noise = likelihood.noise == "auto" and regression
-    return ["hidden"] * open_widths + ["noise"] * open_noise
+    names = ["hidden"] * open_widths + ["noise"] * open_noise
+    x, y = training_rows(problem, data)[0]
+    return structure.parts_to_choose(names, x[:, : x.shape[1] - len(data.roles)], y)
 
 
 def named_in_words(names: list[str]) -> str:

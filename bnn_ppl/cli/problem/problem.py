@@ -243,9 +243,9 @@ class LikelihoodOptions(NamedTuple):
         Levels of the quantiles that --likelihood quantile has; by default .05 .25 .5 .75 .95.
     noise
         Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
-        of x by a network of its own; "auto", the latter where, of 1,000 training rows or more of a
-        table, it predicts held-out rows better; or a known standard deviation in units of the
-        standardised y.
+        of x by a network of its own; "auto", the latter where it predicts held-out rows of a table
+        better (tried with 1,000 training rows or more, or 300 whose errors clearly depend on x);
+        or a known standard deviation in units of the standardised y.
         ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
         network.)
     noise_floor

@@ -21,6 +21,7 @@ from bnn_ppl.model.conditioning import condition
 from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.search.error_spread import errors_depend_on_x
 from bnn_ppl.sampling.search.fits import Search
 from bnn_ppl.sampling.search.search_cache import Programs, SearchCache, programs_of
 from bnn_ppl.storage.files import read_json, sealed
@@ -29,13 +30,16 @@ Widths = tuple[int, ...]
 
 LADDER: tuple[Widths, ...] = (50,), (64, 64), (128, 128, 128)
 NOISES = "learnt", "heteroscedastic"
-LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little
+LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little of the widths
+LEAST_ROWS_OF_NOISE = 300  # and of the noise
 _MOST_ROWS = 5_000  # of which a choice is made
-_NUM_STEPS = 4_000  # at 10,000, choices differ within their errors
+_NUM_STEPS = 4_000  # at 10,000, choices differ within their errors; of few rows:
+_NUM_STEPS_OF_FEW = 20_000  # at 4,000 the noise may not be learnt yet
 _NEXT_TWO = 4.0  # the time of the next two fits, over that of the first
 _MINUTES, _SHARE = 2.0, 3  # that a choice takes at most; of the minutes of a run, a third
 _CHOICE = "choice.json"  # in the folder of the fits
 _HELD_OUT = 3  # of so many rows one is held out
+_ERRORS, _ERRORS_OF_FEW = 1.0, 2.0  # standard errors that are to be gained; of few rows
 
 
 class Structure(NamedTuple):
@@ -80,6 +84,18 @@ class Choice(NamedTuple):
         return f"{self.best.name}; log score of a held-out row: {', '.join(told)}"
 
 
+def parts_to_choose(names: list[str], x: Any, y: Any) -> list[str]:
+    """Name those parts of a model, left open, that are worth a choice with these rows of a table.
+
+    Of fewer than 1,000 it is the noise alone, where the errors of a quick fit depend on x.
+    """
+    if len(y) >= LEAST_ROWS:
+        return names
+    if "noise" in names and len(y) >= LEAST_ROWS_OF_NOISE and errors_depend_on_x(x, y):
+        return ["noise"]
+    return []
+
+
 def choose_structure(
     key: jax.Array,
     model_with: Callable[[Structure], Callable],
@@ -97,7 +113,7 @@ def choose_structure(
 
     Two networks of each structure are fitted by :func:`bnn_ppl.descent` to two thirds of the rows
     (of at most 5,000); the log score of their mixture on the others is to gain more than its
-    standard error.
+    standard error, with fewer than 1,000 rows more than twice that.
 
     Parameters
     ----------
@@ -135,7 +151,8 @@ def choose_structure(
         return choice
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
-    climb = _Climb(search, key, model_with, *parts, Structure(widths[0], noises[0]))
+    few = len(data[1]) < LEAST_ROWS
+    climb = _Climb(search, key, model_with, *parts, Structure(widths[0], noises[0]), few)
     with search.alone():
         climb.climb(widths[1:], noises[1:])
     choice = Choice(climb.best, climb.scores, climb.gains)
@@ -157,9 +174,12 @@ class _Climb:
         kept: Any,
         held_out: Any,
         first: Structure,
+        few: bool,
     ) -> None:
         self._search, self._key, self._model_with = search, key, model_with
         self._kept, self._held_out = kept, held_out
+        self._errors = _ERRORS_OF_FEW if few else _ERRORS
+        self._num_steps = _NUM_STEPS_OF_FEW if few else _NUM_STEPS
         self.best, self._of_best = first, np.zeros(0)
         self.scores: dict[str, float] = {}
         self.gains: dict[str, tuple[float, float]] = {}
@@ -204,7 +224,7 @@ class _Climb:
         self.scores[structure.name] = float(np.mean(by_row))
         if len(self.scores) > 1:
             gain, error = self.gains[structure.name] = _gain(by_row, self._of_best)
-            if not gain > error:
+            if not gain > self._errors * error:
                 return False
         self.best, self._of_best = structure, by_row
         return True
@@ -212,9 +232,10 @@ class _Climb:
     def _log_scores(self, structure: Structure) -> tuple[np.ndarray, float]:
         """Give the log predictive density of each held-out row, and the seconds of the fits."""
         posterior = condition(self._model_with(structure), self._kept)
-        name = f"{structure.name}-{_NUM_STEPS}".replace(" ", "-")  # another length is another run
+        steps = self._num_steps
+        name = f"{structure.name}-{steps}".replace(" ", "-")  # another length is another run
         place = self._search.folder(name)
-        options: dict[str, Any] = {"folder": place, "num_warmup": _NUM_STEPS}
+        options: dict[str, Any] = {"folder": place, "num_warmup": steps}
         with self._search.told(structure.name):
             draws = self._search.run(self._key, posterior, descent(posterior), **options)
         prediction = predict(posterior, draws, self._held_out)
@@ -232,7 +253,7 @@ class _KeptChoice(NamedTuple):
     def of(cls, folder: Path, programs: Programs, asked: tuple) -> "_KeptChoice | None":
         if None in programs:  # they call back to Python, and could be others
             return None
-        text = json.dumps([_NUM_STEPS, programs, asked], default=str)
+        text = json.dumps([_NUM_STEPS, _NUM_STEPS_OF_FEW, programs, asked], default=str)
         return cls(folder / _CHOICE, json.loads(text))
 
     def read(self) -> Choice | None:
