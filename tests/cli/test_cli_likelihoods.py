@@ -12,6 +12,7 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.commands.predictions import _read
+from bnn_ppl.cli.problem.likelihoods import noises_to_compare
 from bnn_ppl.cli.problem.problem import LikelihoodOptions, Problem
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS
@@ -200,3 +201,23 @@ def test_whole_numbers_are_read_as_the_likelihood_has_them(likelihood, target, n
 def test_help_names_each_likelihood():
     told = LikelihoodOptions.__doc__
     assert not [name for name in LIKELIHOODS if name not in told]
+
+
+def test_another_noise_is_named_where_errors_are_not_those_of_one_gaussian():
+    data = SimpleNamespace(num_classes=None)
+
+    def told(middle, third, choice=None, **options):
+        table = pandas.DataFrame(
+            {"by": ["", "50 % intervals", "input a"], "finding": ["", middle, third]}
+        )
+        found = noises_to_compare(Problem.of(**options), data, table, choice)
+        return re.findall(r"--\w+ (\w+)", found)
+
+    assert told("", "") == told("", "too wide") == told("too narrow", "") == []
+    assert told("too wide", "") == ["student_t", "heteroscedastic"]
+    assert told("too wide", "too narrow") == ["heteroscedastic", "student_t"]
+    assert told(
+        "too wide", "", "50; log score of a held-out row: 50 -1, 50 heteroscedastic -1"
+    ) == ["student_t"]
+    for others in ({"noise": "heteroscedastic"}, {"noise": 0.1}, {"likelihood": "student_t"}):
+        assert told("too wide", "too narrow", **others) == []

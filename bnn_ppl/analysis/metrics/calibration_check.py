@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas
 
 SD, CONFIDENCE = "predicted sd", "confidence"
-_INNER = "50 % intervals"
+INNER = "50 % intervals"
 _COLUMNS = "{:>7}{:>15}{:>8}{:>11}"
 _SAME_SD = 1.05  # ratio of the sd of rows, up to which thirds by it would mean nothing
 _OUTSIDE = 0.05  # probability that a calibrated prediction has any finding
@@ -90,8 +90,8 @@ class CalibrationCheck:
     def in_words(self, rows: str) -> str:
         """Give the sentence, by what the rows are called, such as "test rows"."""
         table = self.table
-        whole, inner = table[table.by == ""], table[(table.by == _INNER) & (table.finding != "")]
-        thirds = table[~table.by.isin(["", _INNER])]
+        whole, inner = table[table.by == ""], table[(table.by == INNER) & (table.finding != "")]
+        thirds = table[~table.by.isin(["", INNER])]
         of_all = whole if (whole.finding == "").all() else whole[whole.finding != ""]
         first = of_all.loc[(of_all.held - of_all.expected).abs().idxmax()]
         found = thirds[thirds.finding != ""]
@@ -124,7 +124,7 @@ class CalibrationCheck:
             lowest = thirds if self.level is None else thirds.loc[[gap.idxmin()]]
             if self.level is None or gap.min() < first.held - first.expected:
                 text += f", {self._of('furthest off', 'lowest')} where {self._where(lowest)}"
-        known = self.level is None or _INNER in set(table.by)
+        known = self.level is None or INNER in set(table.by)
         if self.trusted and first.upper == 1 and not known:
             text += "; too few rows to tell whether they are too wide"
         return text
@@ -320,7 +320,7 @@ def _checked(
             if not alone:
                 half /= 2
                 of_output[0] = _line(one, *whole, half, kinds)
-            line = _line(of_inner, _INNER, "", whole[2], half, kinds)
+            line = _line(of_inner, INNER, "", whole[2], half, kinds)
             if alone:
                 line |= {"lower": 0.0, "finding": kinds[1] * (line["held"] > line["upper"])}
             of_output.insert(1, line)

@@ -24,6 +24,7 @@ from bnn_ppl.cli.methods import LENGTHS, Chosen, Training, built_method, in_step
 from bnn_ppl.cli.panels import distribution_panel
 from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, settled
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
+from bnn_ppl.cli.problem.likelihoods import noises_to_compare
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
@@ -191,7 +192,8 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
         print(f"{draws.attrs['verdict']}\n")
     check = calibration_of(prediction, test, run.data)
-    print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n")
+    other = noises_to_compare(run.problem, run.data, check.table, run.choice)
+    print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n{other}")
     figure = bnn.plots.report(
         draws,
         bnn.diagnostics.rhat(functions),

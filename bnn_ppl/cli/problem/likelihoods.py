@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from bnn_ppl.analysis.metrics.calibration_check import INNER
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.streams.moments import parts_of
 from bnn_ppl.data.tables.finding import names_are_numbers
@@ -33,6 +34,25 @@ def chosen_likelihood(problem: Problem) -> Description | None:
             f"got --likelihood {name}{hint(name, names)} expected one of {', '.join(names)}"
         )
     return LIKELIHOODS[name]
+
+
+def noises_to_compare(problem: Problem, data: Any, table: Any, choice: str | None) -> str:
+    """Say which other noise may fit better, if errors are not like those of one Gaussian; else "".
+
+    `table` is that of the calibration check, `choice` what the run has chosen over what.
+    """
+    one_sd = data.num_classes is None and problem.likelihood.noise in ("auto", "learnt")
+    if not one_sd or chosen_likelihood(problem) is not None:
+        return ""
+    inner = table.by == INNER
+    few_large = (inner & (table.finding == "too wide")).any()
+    varying = (~inner & (table.by != "") & (table.finding == "too narrow")).any()
+    if not few_large and not varying:
+        return ""
+    options = ["--likelihood student_t"]
+    if "heteroscedastic" not in (choice or "") and problem.likelihood.covariance == "diagonal":
+        options.insert(0 if varying else 1, "--noise heteroscedastic")
+    return f"errors are not those of one Gaussian: {' or '.join(options)} may fit better\n"
 
 
 def keeps_units(problem: Problem) -> bool:
