@@ -36,6 +36,7 @@ _MOST_CLASSES = 50
 _MINUS = "-", "--"
 _FEW = 20  # different whole numbers of a y that may be ordered classes
 _COUNTS = 100  # different whole numbers that may be counts
+_LONG_TAIL, _NO_TAIL = 2.0, 1.0  # skewness of y, and of its logarithm, if y is a product of many
 
 
 def kinds_of(
@@ -271,11 +272,10 @@ def y_in_words(data: DataSet) -> str:
         return ""
     values = np.asarray(data.train.y, float) * data.y_scale + data.y_mean
     nearest = np.rint(values)
-    if not np.allclose(values, nearest, atol=1e-4, rtol=1e-6):
-        return ""
     different = np.unique(nearest)
-    if not 2 <= len(different) <= _COUNTS:
-        return ""
+    whole = np.allclose(values, nearest, atol=1e-4, rtol=1e-6)
+    if not whole or not 2 <= len(different) <= _COUNTS:
+        return _tail_in_words(values)
     low, high = int(different[0]), int(different[-1])
     if len(different) == 2:
         return f"y has two values, {low} and {high}: --classes True makes them classes"
@@ -287,6 +287,21 @@ def y_in_words(data: DataSet) -> str:
         of = f"y has whole numbers, {low} to {high}, taken as a regression"
         return f"{of}; if counts, --likelihood poisson or negative_binomial"
     return ""
+
+
+def _tail_in_words(values: np.ndarray) -> str:
+    """Say that values above 0 have a long tail, which their logarithms have not."""
+    if values.min() <= 0 or values.std() < 1e-6 * values.mean():
+        return ""
+    skewness, of_log = _skewness(values), _skewness(np.log(values))
+    if skewness < _LONG_TAIL or abs(of_log) > _NO_TAIL:
+        return ""
+    tail = f"a long tail (skewness {skewness:.1f}, of its logarithm {of_log:.1f})"
+    return f"y is above 0 with {tail}: --likelihood log_normal or gamma may fit better"
+
+
+def _skewness(values: np.ndarray) -> float:
+    return float(np.mean(((values - values.mean()) / values.std()) ** 3))
 
 
 def columns_table(encoding: Encoding) -> "pandas.DataFrame":
