@@ -293,8 +293,8 @@ class BayesianNetwork(BaseEstimator):
         train, names = self._train, self._open_parts()
         if not names or isinstance(train, Stream):
             return
-        x = train[0][0] if self._weighted else train[0]
-        if not (names := structure.parts_to_choose(names, x, train[1])):
+        x, weights = train[0] if self._weighted else (train[0], None)
+        if not (names := structure.parts_to_choose(names, x, train[1], weights)):
             return
 
         def model_with(each: structure.Structure) -> Callable:

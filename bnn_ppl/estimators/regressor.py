@@ -39,7 +39,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
         function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; "auto", the
         latter where it predicts held-out rows better (tried with 1,000 rows or more, or 300 whose
-        errors clearly depend on x); or a number in the units of y.
+        errors seem to depend on x); or a number in the units of y.
     covariance
         Covariance of the noise of several targets: "diagonal", or "full", with learnt correlations.
     net

@@ -219,5 +219,6 @@ def test_another_noise_is_named_where_errors_are_not_those_of_one_gaussian():
     assert told(
         "too wide", "", "50; log score of a held-out row: 50 -1, 50 heteroscedastic -1"
     ) == ["student_t"]
-    for others in ({"noise": "heteroscedastic"}, {"noise": 0.1}, {"likelihood": "student_t"}):
+    full = {"covariance": "full"}
+    for others in ({"noise": "heteroscedastic"}, {"noise": 0.1}, {"likelihood": "student_t"}, full):
         assert told("too wide", "too narrow", **others) == []

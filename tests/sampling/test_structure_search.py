@@ -113,6 +113,7 @@ def test_errors_that_depend_on_x_are_seen_before_any_fit(outputs):
     y, noisy = (np.column_stack([y] * (outputs - 1) + [each]) for each in (y, noisy))
     assert errors_depend_on_x(x, noisy) and not errors_depend_on_x(x, y)
     assert not errors_depend_on_x(np.ones((400, 1)), y)
+    assert not errors_depend_on_x(rng.normal(size=(300, 500)), rng.normal(size=300))
 
 
 def test_of_few_rows_the_noise_alone_is_chosen_where_errors_depend_on_x(monkeypatch):
@@ -127,6 +128,7 @@ def test_of_few_rows_the_noise_alone_is_chosen_where_errors_depend_on_x(monkeypa
     assert chosen(both, 300, 0) == both
     assert chosen(both, 200, 1) == chosen(["noise"], 200, 1) == ["noise"]
     assert chosen(both, 200, 0) == chosen(both, 199, 1) == chosen(["hidden"], 200, 1) == []
+    assert structure.parts_to_choose(both, x, np.ones(300), np.arange(300) >= 101) == []
     assert structure.parts_to_choose(["hidden"], x[:200], np.ones(200)) == []
 
 

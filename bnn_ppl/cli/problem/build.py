@@ -120,7 +120,8 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     open_noise = likelihood.noise == "auto" and regression
     names = ["hidden"] * open_widths + ["noise"] * open_noise
     x, y = training_rows(problem, data)[0]
-    return structure.parts_to_choose(names, x[:, : x.shape[1] - len(data.roles)], y)
+    x, beside = apart(x, data.roles) if data.roles else (x, {})
+    return structure.parts_to_choose(names, x, y, beside.get("weights"))
 
 
 def named_in_words(names: list[str]) -> str:

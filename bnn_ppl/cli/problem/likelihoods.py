@@ -41,8 +41,9 @@ def noises_to_compare(problem: Problem, data: Any, table: Any, choice: str | Non
 
     `table` is that of the calibration check, `choice` what the run has chosen over what.
     """
-    one_sd = data.num_classes is None and problem.likelihood.noise in ("auto", "learnt")
-    if not one_sd or chosen_likelihood(problem) is not None:
+    chosen = problem.likelihood
+    one_sd = data.num_classes is None and chosen.noise in ("auto", "learnt")
+    if not one_sd or chosen.covariance == "full" or chosen_likelihood(problem) is not None:
         return ""
     inner = table.by == INNER
     few_large = (inner & (table.finding == "too wide")).any()
@@ -50,7 +51,7 @@ def noises_to_compare(problem: Problem, data: Any, table: Any, choice: str | Non
     if not few_large and not varying:
         return ""
     options = ["--likelihood student_t"]
-    if "heteroscedastic" not in (choice or "") and problem.likelihood.covariance == "diagonal":
+    if "heteroscedastic" not in (choice or ""):
         options.insert(0 if varying else 1, "--noise heteroscedastic")
     return f"errors are not those of one Gaussian: {' or '.join(options)} may fit better\n"
 

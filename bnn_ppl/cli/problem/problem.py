@@ -244,7 +244,7 @@ class LikelihoodOptions(NamedTuple):
     noise
         Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
         of x by a network of its own; "auto", the latter where it predicts held-out rows of a table
-        better (tried with 1,000 training rows or more, or 300 whose errors clearly depend on x);
+        better (tried with 1,000 training rows or more, or 300 whose errors seem to depend on x);
         or a known standard deviation in units of the standardised y.
         ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
         network.)

@@ -84,11 +84,14 @@ class Choice(NamedTuple):
         return f"{self.best.name}; log score of a held-out row: {', '.join(told)}"
 
 
-def parts_to_choose(names: list[str], x: Any, y: Any) -> list[str]:
+def parts_to_choose(names: list[str], x: Any, y: Any, weights: Any = None) -> list[str]:
     """Name those parts of a model, left open, that are worth a choice with these rows of a table.
 
-    Of fewer than 1,000 it is the noise alone, where the errors of a quick fit depend on x.
+    Of fewer than 1,000 it is the noise alone, where the errors of a quick fit seem to depend on x.
+    Rows of weight 0 do not count.
     """
+    if weights is not None:
+        x, y = x[weights > 0], y[weights > 0]
     if len(y) >= LEAST_ROWS:
         return names
     if "noise" in names and len(y) >= LEAST_ROWS_OF_NOISE and errors_depend_on_x(x, y):
