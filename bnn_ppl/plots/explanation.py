@@ -9,7 +9,6 @@ import numpy as np
 from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, label_offsets
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -20,6 +19,7 @@ _NUM_NAMED = 5  # of the least certain rows
 _LONGEST_NAME = 14
 _PANEL = 250, 300  # points, of the rows
 _MOST_DECADES = 3  # with a label on such an axis
+_LEAST = 1e-6  # nats a row, that a logarithmic axis tells from 0
 _WIDE = 30  # times the median: importances are then drawn on a logarithmic axis
 
 
@@ -66,26 +66,24 @@ def _importance(ax: Axes, found: Explanation) -> None:
     bars: dict[str, Any] = {"fmt": "none", "color": "black", "lw": 1, "label": "90 %, over rows"}
     ax.errorbar(middle, np.arange(len(table)), xerr=ends, **bars)
     ax.axvline(0, color=GREY, lw=0.8)
-    if np.abs(middle).max() > _WIDE * np.median(np.abs(middle)):
-        _few_decades(
-            ax,
-            table[["importance", "lower", "upper"]],
-            least=max(float(np.median(np.abs(middle))), 1e-6),
-        )
+    least = max(float(np.median(np.abs(middle))), _LEAST)
+    if np.abs(middle).max() > max(_WIDE * np.median(np.abs(middle)), least):
+        _few_decades(ax, table[["importance", "lower", "upper"]].to_numpy(float), least)
         label += " (logarithmic)"
     ax.set_yticks(np.arange(len(table)), [_short(name) for name in table.index])
     finish(ax, "Which inputs matter", label, "", legend="lower right")
 
 
-def _few_decades(ax: Axes, table: pandas.DataFrame, least: float) -> None:
+def _few_decades(ax: Axes, values: np.ndarray, least: float) -> None:
     """Set a logarithmic axis that is linear about 0, with few enough labels for the panel."""
     from matplotlib.ticker import NullLocator
 
-    first, ends = int(np.floor(np.log10(least))), (-table.min(axis=None), table.max(axis=None))
+    values = values[np.isfinite(values)]
+    first, ends = int(np.floor(np.log10(least))), (-values.min(), values.max())
     decades = [
         range(first, int(np.floor(np.log10(end))) + 1) if end > least else range(0) for end in ends
     ]
-    step = -(-sum(map(len, decades)) // _MOST_DECADES)
+    step = max(1, -(-sum(map(len, decades)) // _MOST_DECADES))
     below, above = ([10.0**decade for decade in each[step - 1 :: step]] for each in decades)
     ticks = [*(-tick for tick in reversed(below)), 0.0, *above]
     ax.set_xscale("symlog", linthresh=10.0**first)
