@@ -180,7 +180,8 @@ def _comparison_legend(figure: Figure, table: pandas.DataFrame) -> None:
 def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str) -> None:
     lines: Any = [("", table)]
     if len(options) > 1:
-        lines = table.groupby(_names(table[options[1]]), sort=False)
+        names = np.array(_names(table[options[1]]), object)  # a list may be taken for columns
+        lines = table.groupby(names, sort=False)
     style = "-" if _are_numbers(table[options[0]]) else ""  # no line between names
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])

@@ -219,6 +219,22 @@ def test_labels_of_logarithmic_axes_stay_apart():
         assert apart(shown) and 0 in shown.get_xticks() and len(shown.get_xticks()) > 1
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("largest", [1e-7, np.inf])
+def test_importances_that_are_tiny_or_infinite_are_drawn(largest):
+    values = np.array([largest, 1e-9, 0.0, 0.0])
+    table = pandas.DataFrame({"importance": values, "lower": -values, "upper": values})
+    shown = Figure((4, 5)).subplots()
+    _importance(shown, Explanation(table, {"a": None}, table, table, "the mean", 0.0))
+    assert apart(shown) and shown.get_xscale() == ("symlog" if largest > 1 else "linear")
+
+
+def test_lines_of_a_sweep_may_have_the_names_of_columns():
+    table = pandas.DataFrame({"h": [1, 2], "score": ["rmse", "nll"], "rmse": 1.0, "nll": 2.0})
+    (legend,) = plots.sweep(table, ["h", "score"]).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["rmse", "nll"]
+
+
 def test_one_value_has_a_marker(regression, ax):
     prediction, y = regression
     plots.predictive_band(prediction.isel(row=[0]), np.zeros(1), y[:1], ax=ax)
