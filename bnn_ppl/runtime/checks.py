@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,12 @@ def check_count(name: str, count: Any, least: int = 1) -> None:
 def is_number(value: Any) -> bool:
     """Recognise real numbers; an array of one is none."""
     return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
+
+
+def each_of(values: Any) -> list[Any]:
+    """Give values as a list; of one, such as a text, the list of it."""
+    one = isinstance(values, str | bytes) or not isinstance(values, Iterable)
+    return [values] if one or getattr(values, "ndim", 1) == 0 else list(values)
 
 
 def check_positive(name: str, number: Any) -> None:

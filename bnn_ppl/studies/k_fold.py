@@ -14,6 +14,7 @@ from bnn_ppl.data.splits import Rows, folds_of_rows
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import each_of
 from bnn_ppl.runtime.progress import Show, phases_named
 from bnn_ppl.studies.refits import Scores, repeated, titled
 
@@ -44,7 +45,8 @@ def k_fold(
     folds
         How many, of a random permutation of the rows; or pairs of row numbers, to train on and to
         predict, as :func:`bnn_ppl.data.folds_of_rows` gives them for groups and in time; or a
-        splitter of scikit-learn, of one that needs groups its ``split(x, y, groups)``.
+        splitter of scikit-learn that holds each row out at most once, of one that needs groups its
+        ``split(x, y, groups)``.
     data_set
         From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
     folder
@@ -92,14 +94,9 @@ def parts_of(folds: Any, posterior: Posterior) -> list[Rows]:
         return folds_of_rows(num_rows, int(folds))
     if hasattr(folds, "split") and not isinstance(folds, str):
         folds = folds.split(np.arange(num_rows), np.asarray(posterior.rows.examples[1]))
-    parts = [tuple(map(np.asarray, fold)) for fold in folds]
-    for fold in parts or [()]:
-        if len(fold) != 2 or not all(_are_rows(rows, num_rows) for rows in fold):
-            got = " and ".join(map(_in_words, fold)) or "no folds"
-            raise ValueError(
-                f"got {got}, expected for each fold row numbers (rows,) from 0 to {num_rows - 1} "
-                "to train on, and to predict: numpy.flatnonzero makes them of a mask"
-            )
+    parts = [_pair(fold, num_rows) for fold in each_of(folds)]
+    if not parts:
+        raise ValueError("got no folds, expected a pair of row numbers for each: give some")
     held = np.concatenate([held for _, held in parts])
     twice = any(len(np.unique(rows)) < len(rows) for rows in [held, *(kept for kept, _ in parts)])
     if twice or any(np.isin(held, kept).any() for kept, held in parts):
@@ -107,18 +104,40 @@ def parts_of(folds: Any, posterior: Posterior) -> list[Rows]:
             "got folds in which a row is predicted or trained on twice, or both, expected each row "
             "in one fold at most: part the rows anew"
         )
-    return [(kept, held) for kept, held in parts]
+    return parts
+
+
+def _pair(fold: Any, num_rows: int) -> Rows:
+    """Give the rows to train on, and to predict, as arrays; refuse what is no pair of these."""
+    parts = each_of(fold)
+    if len(parts) != 2:
+        raise ValueError(
+            f"got a fold of {len(parts)} part{'s' * (len(parts) != 1)}, expected 2: give for each "
+            "fold the pair of row numbers to train on, and to predict"
+        )
+    kept, held = map(np.asarray, parts)
+    if not (kept.size and held.size):
+        raise ValueError(
+            f"got a fold of {kept.size} rows to train on and {held.size} to predict, expected some "
+            "of both: leave out folds without rows"
+        )
+    if not (_are_rows(kept, num_rows) and _are_rows(held, num_rows)):
+        raise ValueError(
+            f"got {_in_words(kept)} and {_in_words(held)}, expected for each fold row numbers "
+            f"(rows,) from 0 to {num_rows - 1} to train on, and to predict: numpy.flatnonzero "
+            "makes them of a mask"
+        )
+    return kept, held
 
 
 def _in_words(rows: np.ndarray) -> str:
-    whole = rows.dtype.kind in "iu" and rows.size > 0
-    told = f"from {rows.min()} to {rows.max()}" if whole else rows.dtype
+    told = f"from {rows.min()} to {rows.max()}" if rows.dtype.kind in "iu" else rows.dtype
     return f"{told} {rows.shape}"
 
 
 def _are_rows(rows: np.ndarray, num_rows: int) -> bool:
-    within = rows.ndim == 1 and rows.dtype.kind in "iu" and rows.size > 0
-    return within and rows.min() >= 0 and rows.max() < num_rows
+    numbers = rows.ndim == 1 and rows.dtype.kind in "iu"
+    return numbers and rows.min() >= 0 and rows.max() < num_rows
 
 
 def _joined(found: list[Scores], rows: np.ndarray, y: np.ndarray, nats: float) -> Loo:
