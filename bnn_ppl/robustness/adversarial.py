@@ -12,7 +12,8 @@ from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_float_inputs, checked_rows
-from bnn_ppl.robustness.shift import each_of, predictions_of, scored
+from bnn_ppl.robustness.shift import predictions_of, scored
+from bnn_ppl.runtime.checks import each_of
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, weights_of
 

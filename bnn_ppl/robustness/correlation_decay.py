@@ -1,6 +1,6 @@
 """How fast a distribution over functions forgets an image as it is corrupted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.analysis.weight_space.correlations import function_correlations
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.corruptions import corrupt
-from bnn_ppl.robustness.shift import SEVERITIES, each_of, pixels_of, standardised
+from bnn_ppl.robustness.shift import SEVERITIES, pixels_of, standardised
+from bnn_ppl.runtime.checks import each_of
 
 if TYPE_CHECKING:
     import arviz
@@ -21,7 +22,7 @@ def correlation_decay(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     x: Any,
-    names: str | Sequence[str],
+    names: str | Iterable[str],
     *,
     x_mean: ArrayLike = 0.0,
     x_scale: ArrayLike = 1.0,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.robustness.shift import corrupted, each_of
+from bnn_ppl.robustness.shift import corrupted
+from bnn_ppl.runtime.checks import each_of
 
 if TYPE_CHECKING:
     import arviz

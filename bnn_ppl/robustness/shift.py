@@ -7,7 +7,7 @@ worst change. Networks see standardised inputs; ``x * x_scale + x_mean`` recover
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_rows
 from bnn_ppl.robustness.corruptions import corrupt, rotate
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, suitable
+from bnn_ppl.runtime.checks import each_of
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import classes_of
 from bnn_ppl.storage.inference_data import evenly as evenly
@@ -46,7 +47,7 @@ def corrupted(
     *,
     x_mean: ArrayLike = 0.0,
     x_scale: ArrayLike = 1.0,
-    names: str | Sequence[str] | None = None,
+    names: str | Iterable[str] | None = None,
     severities: int | Sequence[int] = SEVERITIES,
     seed: int = 0,
     files: str | Path | None = None,
@@ -106,7 +107,7 @@ def corrupted(
     stored = CorruptedFiles(files, range(len(y)) if rows is None else rows, y) if files else None
     if names is None:
         names = stored.names if stored else suitable(images)
-    changes = [(name, s) for name in each_of(names) for s in each_of(severities)]
+    changes = list(product(each_of(names), each_of(severities)))
     for name, severity in changes:  # refuses before anything is predicted
         if stored:
             stored.check(name, severity, x.shape[1:])
@@ -298,11 +299,6 @@ def scored(
             first = next(iter(scores))  # accuracy or rmse
             report(str(next(iter(condition.values()))), len(rows), {first: scores[first]})
     return pd.DataFrame(rows)
-
-
-def each_of(values: Any) -> list[Any]:
-    """Give values as a list; of one the list of it."""
-    return [values] if np.ndim(values) == 0 else list(values)
 
 
 def pixels_of(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8]:

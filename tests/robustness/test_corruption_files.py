@@ -48,7 +48,7 @@ def test_published_files_are_read_by_row_and_severity(tmp_path, grey):
 
 
 def test_files_that_are_there_are_kept_and_those_of_other_images_refused(tmp_path):
-    write_files(tmp_path, COLOUR, LABELS, names=NAMES[:1])
+    write_files(tmp_path, COLOUR, LABELS, names=NAMES[0])
     np.save(tmp_path / "brightness.npy", marked := np.zeros((35, 16, 16, 3), np.uint8))
     write_files(tmp_path, COLOUR, LABELS, names=NAMES)  # goes on with the second
     np.testing.assert_array_equal(np.load(tmp_path / "brightness.npy"), marked)

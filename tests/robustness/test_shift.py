@@ -25,6 +25,7 @@ from bnn_ppl.cli.problem.build import conditioned
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.robustness.adversarial import attacked, fgsm
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.runtime.checks import each_of
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 GREY = [name for name in CORRUPTIONS if name != "saturate"]
@@ -218,6 +219,20 @@ def test_a_text_and_a_number_are_one_of_several(linear, some):
     assert attacked(*linear, rows, 0.1)["epsilon"].tolist() == [0.1]
     moved = fgsm(*linear, rows, np.float64(0.1), num_steps=2)
     assert moved.dtype == np.float32 == rows[0].dtype
+
+
+def test_names_and_severities_may_be_anything_that_has_values():
+    for names in (CORRUPTIONS, CORRUPTIONS.keys(), iter(CORRUPTIONS)):
+        assert each_of(names) == list(CORRUPTIONS)
+    for one in ("fog", 2, np.array(2), np.float32(2)):
+        assert each_of(one) == [one]
+
+
+def test_severities_that_are_read_once_are_those_of_each_name(linear, some):
+    rows, pixels = some
+    names = ["contrast", "brightness"]
+    table = shift.corrupted(*linear, rows, **pixels, names=names, severities=iter([1, 2]))
+    assert table["severity"].tolist() == [0, 1, 2, 1, 2]
 
 
 @pytest.mark.thorough

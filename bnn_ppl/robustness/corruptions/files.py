@@ -5,7 +5,7 @@ channels), the test images at severity 1, then at 2, up to 5; and ``labels.npy``
 also five times over. CIFAR-10-C is at https://zenodo.org/records/2535967.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import ArrayLike, NDArray
 
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt
+from bnn_ppl.runtime.checks import each_of
 from bnn_ppl.runtime.progress import reporting
 
 _SEVERITIES = (1, 2, 3, 4, 5)
@@ -24,7 +25,7 @@ def write_files(
     images: ArrayLike,
     labels: ArrayLike,
     *,
-    names: Sequence[str] | None = None,
+    names: str | Iterable[str] | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> list[str]:
@@ -41,7 +42,7 @@ def write_files(
     labels
         Their classes (rows,), below 256.
     names
-        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`; by default all that apply.
+        Names of :data:`bnn_ppl.corruptions.CORRUPTIONS`, or one; by default all that apply.
     seed
         Seed of the corruptions.
     progress
@@ -60,7 +61,7 @@ def write_files(
         If the folder holds files of other images.
     """
     folder, images, labels = Path(folder), np.asarray(images), np.asarray(labels)
-    chosen = suitable(images) if names is None else list(names)
+    chosen = suitable(images) if names is None else each_of(names)
     for name in chosen:  # refuses before anything is written
         corrupt(images[:1], name, 1, seed=seed)
     whole = labels.dtype.kind in "iu" and labels.shape == images.shape[:1]
