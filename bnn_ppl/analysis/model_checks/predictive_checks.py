@@ -12,7 +12,14 @@ from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.labels import Classes
-from bnn_ppl.storage.inference_data import draws_at, equally_weighted, evenly, with_points_of
+from bnn_ppl.storage.inference_data import (
+    draws_at,
+    equally_weighted,
+    evenly,
+    most_independent,
+    weights_of,
+    with_points_of,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -43,7 +50,7 @@ class PredictiveChecks(NamedTuple):
     classes : bool
         Whether y is classes.
     num_draws : int
-        Of the weights, behind `posterior`.
+        Of the weights, behind `posterior`; the effective number of weighted ones.
     """
 
     observed: Array
@@ -147,7 +154,8 @@ def check_predictive(
     before = prior_draws(keys[0], posterior, _NUM_DRAWS)
     prior = _drawn(keys[1], posterior, before, rows, "sampled")
     kept = equally_weighted(draws, _NUM_DRAWS)
-    num_draws = int(np.prod([kept["posterior"].sizes[dim] for dim in ("chain", "draw")]))
+    num_kept = int(np.prod([kept["posterior"].sizes[dim] for dim in ("chain", "draw")]))
+    num_draws = round(min(num_kept, most_independent(weights_of(draws))))
     after = _drawn(keys[2], posterior, _repeated(kept), rows)
     observed, classes = np.asarray(y)[chosen], posterior.rows.classes
     if classes is None and data_set is not None:
@@ -218,7 +226,9 @@ def _statistics(observed: Array, classes: Classes | None, outputs: Any) -> dict[
     if classes is not None:
         return {f"share of {number}": share(number) for number in range(min(classes.num, 10))}
     count = observed[0].size
-    names = [f" [{name}]" for name in outputs or range(count)] if count > 1 else [""]
+    different = outputs is not None and len(set(outputs)) == count
+    names = [f" [{name}]" for name in (outputs if different else range(count))]
+    names = names if count > 1 else [""]
     return {
         f"{name}{output}": of_output(statistic, place)
         for place, output in enumerate(names[:_MOST_OUTPUTS])

@@ -11,6 +11,7 @@ import pytest
 from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.model_checks.predictive_checks import _statistics
 from bnn_ppl.analysis.model_checks.sensitivity import sensitivity_in_words
 from bnn_ppl.analysis.model_checks.simulations import Simulated, _rank
 from bnn_ppl.analysis.model_checks.uniformity import band, holm, p_of_uniform, uniform_places
@@ -103,7 +104,25 @@ def test_draws_count_by_their_weights():
         np.testing.assert_array_equal(found.ranks[name], ranks)
     posterior = bnn.condition(linear, (X, X[:, 0]))
     checked = bnn.check_predictive(jax.random.key(0), posterior, weighted(fit(KEY, posterior)))
-    assert abs(checked.posterior).max() < 20
+    assert abs(checked.posterior).max() < 20 and checked.num_draws == 60
+
+
+def test_draws_of_little_weight_are_few():
+    shapes = {"slopes": (1, 100, 2), "level": (1, 100)}
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    logs = np.where(np.arange(100) < 3, 0.0, -80.0)[None]
+    draws = draws_of_arrays({"posterior": zeros, "sample_stats": {"log_weight": logs}})
+    posterior = bnn.condition(linear, (X, NOISE * X[:, 0]))
+    found = bnn.check_predictive(KEY, posterior, draws)
+    assert found.num_draws == 3 and "from 3 draws of the weights" in found.posterior_sentence
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(np.array(["a", "b"]), "ab"), (["a", "a"], "01"), (None, "01")]
+)
+def test_statistics_are_named_by_output(names, expected):
+    found = _statistics(np.zeros((3, 2)), None, names)
+    assert [name for name in found if "mean" in name] == [f"mean [{each}]" for each in expected]
 
 
 @pytest.mark.thorough
@@ -296,7 +315,9 @@ def test_data_that_the_model_cannot_make_are_found_by_few_draws(num_chains, num_
     far = bnn.condition(linear, (X, X[:, 0] + 50))
     found = bnn.check_predictive(jax.random.key(0), far, draws)
     assert "does not make data like y: mean 49.6" in found.posterior_sentence
-    assert ("draws of the weights" in found.posterior_sentence) == (num_chains == 3)
+    few = {1: "(from 1 draw of the weights,", 3: "(from 15 draws of the weights,", 7: ""}
+    assert few[num_chains] in found.posterior_sentence
+    assert ("of the weights" in found.posterior_sentence) == bool(few[num_chains])
     right = bnn.condition(linear, (X, NOISE * X[:, 0]))
     assert "makes data like y" in bnn.check_predictive(KEY, right, draws).posterior_sentence
 
