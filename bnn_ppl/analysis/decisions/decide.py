@@ -107,9 +107,10 @@ def _by_table(
     """Choose among the rows of a table of costs, all or those listed by name or number."""
     names, table = loss.of(outcomes.classes_of_table(loss.num_classes))
     actions = names if actions is None else list(actions)
+    asked = loss.named(actions, names) if isinstance(loss, reject) else actions
     # All by their names, or all by their rows: classes 1, 2, 3 have the rows 0, 1, 2.
-    by_name = all(each in names for each in actions)
-    rows = [names.index(each) for each in actions] if by_name else actions
+    by_name = all(each in names for each in asked)
+    rows = [names.index(each) for each in asked] if by_name else asked
     wrong = [each for each in rows if each not in range(len(names))]
     wrong = [each for each in wrong if each not in names] or wrong  # names beside numbers of rows
     if wrong:

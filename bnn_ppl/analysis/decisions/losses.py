@@ -114,7 +114,8 @@ class reject:
 
     The best action is the most probable class if its probability is at least ``1 - cost / error``,
     and otherwise to reject: the action "reject", or -1 where the classes are numbers, and the other
-    of these two where a class has that name.
+    of these two where a class has that name. A list of actions may call it by either, where no
+    class has that name.
 
     Parameters
     ----------
@@ -128,10 +129,15 @@ class reject:
     error: float = 1.0
 
     def __call__(self, action: Any, y: Array) -> Array:
-        """Cost of an action where y is the class."""
-        if action in _REJECTIONS and not (np.asarray(y) == action).any():
-            return np.full(np.shape(y), float(self.cost))
-        return self.error * (np.asarray(y) != action)
+        """Cost of an action where y is the class; "reject" and -1 are to reject, and no class."""
+        if action not in _REJECTIONS:
+            return self.error * (np.asarray(y) != action)
+        if (np.asarray(y) == action).any():
+            raise ValueError(
+                f"got y of the class {action!r}, which is the action to reject, expected other "
+                "classes: rename it, or let decide tell the two apart"
+            )
+        return np.full(np.shape(y), float(self.cost))
 
     def __post_init__(self) -> None:
         """Refuse costs of which one is never paid."""
@@ -144,7 +150,7 @@ class reject:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes that there are at least."""
+        """Number of classes that drawn numbers are taken to have where they show no more."""
         return 2
 
     def of(self, classes: Sequence[Any] | None) -> "tuple[list[Any], costs]":
@@ -155,6 +161,11 @@ class reject:
         wrong = self.error * (1 - np.eye(len(known)))
         open_rows = np.full((1, len(known)), float(self.cost))
         return [*known, rejection], costs(np.concatenate([wrong, open_rows]))
+
+    def named(self, actions: Sequence[Any], names: list[Any]) -> list[Any]:
+        """Give actions by `names`: "reject" and -1 are the last of them, unless a class is so."""
+        taken = [each for each in _REJECTIONS if each not in names]
+        return [names[-1] if each in taken else each for each in actions]
 
 
 @dataclass(frozen=True)
@@ -187,7 +198,7 @@ class costs:
 
     @property
     def num_classes(self) -> int:
-        """Number of columns."""
+        """Number of columns; drawn numbers have these classes, and `of` refuses more."""
         return int(np.shape(self.table)[1])
 
     def of(self, classes: Sequence[Any] | None) -> "tuple[list[Any], costs]":

@@ -92,6 +92,23 @@ def test_a_class_is_not_taken_for_a_rejection(names, rejection):
         assert found.candidate.values.tolist() == [*names, rejection]
 
 
+@pytest.mark.parametrize(("names", "rejection"), [([0, 1, 2], "reject"), (["a", "b", "c"], -1)])
+def test_both_rejections_are_taken_where_no_class_has_their_name(names, rejection):
+    probs = xarray.Dataset({"probs": (("row", "class"), PROBS)}, {"class": names})
+    found = bnn.decide(probs, reject(0.4), [*names, rejection])
+    assert found.action.values.tolist() == [names[0], rejection, names[2]]
+    np.testing.assert_allclose(found.expected_loss, [0.3, 0.4, 0.1])
+
+
+def test_a_rejection_costs_the_same_whatever_classes_a_batch_has():
+    loss = reject(0.4)
+    for action, y in (("reject", ["b", "c"]), (-1, [0, 1]), (-1, ["a", "reject"])):
+        assert loss(action, np.array(y)).tolist() == [0.4, 0.4]
+    assert loss("b", np.array(["b", "reject"])).tolist() == [0, 1]
+    with pytest.raises(ValueError, match="got y of the class 'reject', which is the action to"):
+        loss("reject", np.array(["b", "reject"]))
+
+
 def test_truth_values_stay_truth_values():
     probs = np.array([[0.9, 0.1], [0.6, 0.4]])
     named = xarray.Dataset({"probs": (("row", "class"), probs)}, {"class": [False, True]})
