@@ -572,3 +572,15 @@ def test_rows_without_a_target_are_left_out_of_a_dict():
     prediction = {"mean": np.zeros(3), "variance": np.ones(3), "log_prob": -np.ones(3)}
     found = metrics.summary(prediction, [0.0, 1.0, np.nan])
     assert found["rmse"] == pytest.approx(0.5**0.5, rel=1e-3) and found["nll"] == 1
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_numbers_of_classes_are_refused_in_plain_words(missing):
+    with pytest.raises(ValueError, match=f"got the class label {missing}, expected 0 to 2: corr"):
+        metrics.accuracy(np.full((4, 3), 1 / 3), [0, 1, missing, 2])
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_rows_that_all_lack_a_target_are_refused(missing):
+    with pytest.raises(ValueError, match="got 2 rows of which no row has a target"):
+        metrics.summary(np.full((2, 2), 0.5), [missing] * 2)

@@ -85,6 +85,11 @@ def known_rows(prediction: Any, y: ArrayLike) -> tuple[Any, ArrayLike]:
     if not values.ndim or not missing.any():
         return prediction, y
     known = np.flatnonzero(~missing.reshape(len(values), -1).any(1))
+    if not len(known):
+        raise ValueError(
+            f"got {len(values)} rows of which no row has a target, expected some: give rows whose "
+            "y is known"
+        )
     if hasattr(prediction, "isel"):
         return prediction.isel(row=known), values[known]
     if isinstance(prediction, Mapping):
@@ -124,6 +129,7 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             "pass the y of the predicted rows"
         )
     if y.dtype.kind not in "iu":
+        _check_labelled(y, classes)
         raise ValueError(f"got y of dtype {y.dtype}, expected integers; use y.astype(int)")
     if y.min() < 0 or y.max() >= classes:
         raise ValueError(
@@ -131,6 +137,17 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             "number the classes from 0"
         )
     return probs, y
+
+
+def _check_labelled(y: Array, classes: int) -> None:
+    import pandas
+
+    missing = y[pandas.isna(y)].tolist()
+    if missing:
+        raise ValueError(
+            f"got the class label {missing[0]!r}, expected 0 to {classes - 1}: correct the label "
+            "or leave out its rows"
+        )
 
 
 def numbered_as_in(predictions: Iterable[Any], y: ArrayLike) -> Array:
