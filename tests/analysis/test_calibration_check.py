@@ -8,6 +8,7 @@ from marks import quick_first
 
 from bnn_ppl import metrics
 from bnn_ppl.analysis.metrics.chance import range_of_curve
+from bnn_ppl.analysis.metrics.row_thirds import number_columns
 
 TRUSTED = "90 % intervals can be trusted as far as "
 
@@ -232,6 +233,12 @@ def test_columns_that_are_no_numbers_are_left_out():
         number=x[:, 2].astype(object),
         whole=pd.array([1, None] * 150, "Int64"),
     )
+    for kind in (object, "str"):
+        told = number_columns(
+            frame.assign(told=x[:, 3].astype(str).astype(object)).astype({"told": kind}), 300
+        )
+        assert list(told) == ["a", "b", "number", "told"]
+        np.testing.assert_allclose(told["told"], x[:, 3])
     found = metrics.calibration_check(prediction, y, frame).table
     assert set(found["by"]) == {"", "50 % intervals", "predicted sd", "number"}
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.runtime.progress import in_words
+
+if TYPE_CHECKING:
+    import pandas
 
 _FEWEST_TO_SPLIT = 30  # rows: of thirds below ten, chance explains nearly all
 
@@ -33,7 +36,8 @@ def number_columns(x: Any, num_rows: int) -> dict[str, Array]:
     if x is None:
         return {}
     if hasattr(x, "select_dtypes"):
-        x = x.infer_objects().select_dtypes(["number", "bool"], exclude=["timedelta"]).astype(float)
+        x = x.infer_objects().apply(_parsed)
+        x = x.select_dtypes(["number", "bool"], exclude=["timedelta"]).astype(float)
     values = np.asarray(x, dtype=float)
     if values.ndim != 2 or len(values) != num_rows:
         raise ValueError(
@@ -57,6 +61,18 @@ def most_important(columns: Mapping[str, Array], mean: Array) -> dict[str, Array
 
     found = max(columns, key=explained, default=None)
     return {} if found is None else {found: columns[found]}
+
+
+def _parsed(column: pandas.Series) -> pandas.Series:
+    """Give the numbers that a column of text holds; any other column as it is."""
+    import pandas
+
+    if not isinstance(column.dtype, pandas.StringDtype) and column.dtype != object:
+        return column
+    try:
+        return pandas.to_numeric(column)
+    except (TypeError, ValueError):
+        return column
 
 
 def _edges(values: Array) -> Array:
