@@ -92,6 +92,11 @@ def predict_probabilities(
 def _masses(
     posterior: Posterior, draws: Any, x: Any, values: np.ndarray, form: PredictiveForm | None
 ) -> np.ndarray:
+    if form == "closed_form":
+        raise ValueError(
+            "got which='equal' in closed form, which is of real numbers, expected 'at_most' or "
+            "'more': of classes, predict gives the probabilities"
+        )
     posterior = predicting(posterior, draws, form)
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)

@@ -285,6 +285,15 @@ def test_other_draws_are_refused(form):
         bnn.predict(posterior, draws, target.data, predictive="exact")
 
 
+def test_probabilities_of_exact_values_are_none_in_closed_form():
+    target = linear_regression(1.0, "posterior")
+    posterior = bnn.condition(target.model, target.data)
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
+    given = posterior, draws, target.data[0], [0.5], "equal"
+    with pytest.raises(ValueError, match="got which='equal' in closed form, .*'at_most' or 'more'"):
+        bnn.predict_probabilities(*given, predictive="closed_form")
+
+
 @pytest.mark.thorough
 def test_a_run_without_its_covariance_is_refused():
     target = linear_regression(1.0, "posterior")
