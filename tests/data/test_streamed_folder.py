@@ -10,6 +10,9 @@ from marks import quick_first
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.problem.likelihoods import likelihood_of
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.data.standardise import by_last_axis, mean_and_scale
 
 ROWS = 3000
@@ -217,9 +220,39 @@ def test_impossible_counts_on_disk_are_refused(tmp_path, monkeypatch, capsys):
     assert (data.y_mean, data.y_scale) == (0.0, 1.0)
     np.testing.assert_array_equal(data.test.y, np.round(data.test.y))
     column = data.stream.read(np.arange(2700))[0][:, 0]  # which tells the number of the row
-    one = np.setdiff1d(column, data.train.x[:, 0])[0]
-    counts[int(np.rint(one * data.x_scale[0] + data.x_mean[0]))] = -1
+    one = np.setdiff1d(column, data.train.x[:, 0])[-1]
+    row = int(np.rint(one * data.x_scale[0] + data.x_mean[0]))
+    counts[row] = -1
     np.save(tmp_path / "y.npy", counts)
     with pytest.raises(SystemExit):
         cli.main(["run", "sgld", "--data", folder, "--likelihood", "poisson"])
-    assert "got y=-1 for the likelihood poisson in 1 of" in capsys.readouterr().err
+    told = f"got y=-1 for the likelihood poisson in rows [{row}] of the folder, from 0, expected"
+    assert told in capsys.readouterr().err
+
+
+def test_rare_classes_on_disk_are_those_of_the_likelihood(tmp_path):
+    x, _ = table()
+    y = np.random.default_rng(0).integers(0, 3, ROWS)
+    folder = written(tmp_path, x, y)
+
+    def of(likelihood):
+        problem = Problem.of(data=folder, likelihood=likelihood)
+        data = load_data(problem)
+        return data, likelihood_of(problem, data)
+
+    data, _ = of("ordinal")
+    column = data.stream.read(np.arange(2700))[0][:, 0]
+    rare = np.setdiff1d(column, data.train.x[:, 0])[0]  # not among the examples
+    y[int(np.rint(rare * data.x_scale[0] + data.x_mean[0]))] = 3
+    np.save(tmp_path / "y.npy", y)
+    data, law = of("ordinal")
+    assert data.num_classes == 4 and data.train.y.max() == 2
+    below = np.cumsum(np.bincount(data.stream.read(np.arange(2700))[1]))[:3] / 2700
+    assert law.law.args[0][0] == pytest.approx(np.log(below[0] / (1 - below[0])))
+    assert len(law.law.args[0]) == 3
+    with pytest.raises(ValueError, match="got class 3 for bernoulli, expected 0 and 1"):
+        of("bernoulli")
+    y[y == 1] = 2
+    np.save(tmp_path / "y.npy", y)
+    with pytest.raises(ValueError, match="got no training row of class 1 of 4 for --likelihood o"):
+        of("ordinal")

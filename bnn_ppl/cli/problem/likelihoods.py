@@ -7,9 +7,8 @@ import numpy as np
 
 from bnn_ppl.analysis.metrics.calibration_check import INNER
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.data.streams.moments import parts_of
 from bnn_ppl.data.tables.finding import names_are_numbers
-from bnn_ppl.data.tables.reading import Data, streamed_files
+from bnn_ppl.data.tables.reading import streamed_files
 from bnn_ppl.data.tables.roles import ROLES, apart
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
@@ -18,6 +17,7 @@ from bnn_ppl.runtime.names import hint
 _USUAL = {"normal": "numbers", "categorical": "classes"}  # of regressor and classifier
 _OPTIONS = "num_parts", "levels"  # of single likelihoods
 _OF_NORMAL = "noise", "noise_floor", "covariance"
+_MOST_COUNTED = 2**20  # rows of classes on disk; more are scaled down to about as many
 
 
 def chosen_likelihood(problem: Problem) -> Description | None:
@@ -80,7 +80,10 @@ def reads_classes(problem: Problem) -> bool | None:
 
 
 def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
-    """Build the likelihood for the training targets, of a stream some; None for the usual ones."""
+    """Build the likelihood for the training targets; None for the usual ones.
+
+    Of rows on disk, classes are those of all rows, numbers those of some.
+    """
     chosen = chosen_likelihood(problem)
     if chosen is None:
         return None
@@ -89,7 +92,26 @@ def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
     given = {name: value for name, value in given.items() if value is not None}
     columns = apart(data.train.x, data.roles)[1] if data.roles else {}
     given |= {name: columns[name] for name in chosen.columns_of_y if name in columns}
-    return chosen.build(np.asarray(data.train.y, float), **given)
+    y = _classes_of_rows(problem, data) if chosen.targets.of_classes else data.train.y
+    return chosen.build(np.asarray(y, float), **given)
+
+
+def _classes_of_rows(problem: Problem, data: Any) -> np.ndarray:
+    """Give the classes of all training rows, in any order; refuse one that no training row has."""
+    y, counts = data.train.y, None if data.stream is None else data.stream.class_counts
+    if counts is not None:
+        scale = max(1.0, counts.sum() / _MOST_COUNTED)
+        y = np.repeat(np.arange(len(counts)), np.ceil(counts / scale).astype(int))
+    num = max(2, data.num_classes)
+    missing = np.setdiff1d(np.arange(num), y)
+    if len(missing):
+        names = data.class_names or list(range(num))
+        raise ValueError(
+            f"got no training row of class {names[missing[0]]} of {num} for --likelihood "
+            f"{problem.likelihood.likelihood}, expected some of each: number the classes anew, or "
+            "choose another --split"
+        )
+    return y
 
 
 def check_likelihood(problem: Problem, data: Any) -> None:
@@ -141,12 +163,26 @@ def impossible_y(problem: Problem, data: Any, rows: Any, of: str) -> str:
     wrong = np.flatnonzero(impossible.reshape(len(y), -1).any(1))
     if not len(wrong):
         return ""
+    where = f"{len(wrong)} of {len(y)} {of} (first {wrong[:5].tolist()}, from 0)"
+    return _impossible_in_words(chosen, y[impossible][0], where)
+
+
+def _impossible_in_words(chosen: Description, value: float, where: str) -> str:
     beyond = ", at most the trials" * (chosen.name == "binomial")
     return (
-        f"got y={y[impossible][0]:g} for the likelihood {chosen.name} in {len(wrong)} of {len(y)} "
-        f"{of} (first {wrong[:5].tolist()}, from 0), expected {chosen.targets.words}{beyond}: "
-        "correct y, or choose another likelihood"
+        f"got y={value:g} for the likelihood {chosen.name} in {where}, expected "
+        f"{chosen.targets.words}{beyond}: correct y, or choose another likelihood"
     )
+
+
+def refuse_y(problem: Problem, y: np.ndarray, numbers: np.ndarray) -> None:
+    """Refuse y on disk that the likelihood rules out, and say in which of the numbered rows."""
+    chosen = chosen_likelihood(problem)
+    if chosen is None or (allowed := chosen.targets.allowed(y)).all():
+        return
+    wrong = numbers[~allowed.reshape(len(y), -1).all(1)]
+    where = f"rows {wrong[:5].tolist()} of the folder, from 0"
+    raise ValueError(_impossible_in_words(chosen, y[~allowed][0], where))
 
 
 def refuse_options_of_others(problem: Problem, data: Any) -> None:
@@ -154,12 +190,6 @@ def refuse_options_of_others(problem: Problem, data: Any) -> None:
     check_likelihood(problem, data)
     if told := impossible_y(problem, data, data.test, "test rows"):
         raise ValueError(told)
-    if data.stream is not None and chosen_likelihood(problem) is not None:
-        for numbers in parts_of(data.stream):
-            rows = Data(*data.stream.read(numbers))
-            of = f"training rows from {numbers[0]} on"
-            if told := impossible_y(problem, data, rows, of):
-                raise ValueError(told)
     chosen, options = chosen_likelihood(problem), problem.likelihood
     usual, described = options._field_defaults, LIKELIHOODS.values()
     takers = {name: [each.name for each in described if name in each.options] for name in _OPTIONS}

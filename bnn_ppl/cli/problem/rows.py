@@ -1,15 +1,17 @@
 """The rows that a problem names: to train on, held out, to score; in memory or on disk."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.likelihoods import keeps_units, reads_classes
+from bnn_ppl.cli.problem.likelihoods import keeps_units, reads_classes, refuse_y
 from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.streams.streamed_folder import streamed_folder
 from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.reading import arrays_in, read_npz, streamed_files
 from bnn_ppl.data.tables.table_files import is_table
@@ -26,13 +28,12 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
     options = problem.data._asdict()
     name, label_noise = options.pop("data"), options.pop("label_noise")
     if streamed_files(name) is not None:
-        _refuse_for_stream(problem)
+        return _on_disk(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
         of_classes = reads_classes(problem)
         options |= {"classes": True} if of_classes else {}
-        whole = streamed_files(name) is not None or _are_whole(name)  # which may be classes
-        options |= {"classes": False} if of_classes is False and whole else {}
+        options |= {"classes": False} if of_classes is False and _are_whole(name) else {}
         data = bnn.data.load(name, encoding=encoding, **options)
         # Of two numbers; texts are refused by the likelihood.
         if of_classes is False and encoding is None and names_are_numbers(data.encoding):
@@ -43,6 +44,21 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         raise ValueError(f"got --label-noise for {name}, expected classes: drop it")
     y = with_label_noise(data.train.y, label_noise, data.num_classes)
     return data._replace(train=data.train._replace(y=y))
+
+
+def _on_disk(problem: "Problem") -> Any:
+    """Load a folder of rows that stay on disk, of which all y are looked at."""
+    _refuse_for_stream(problem)
+    given, of_classes = problem.data, reads_classes(problem)
+    of_classes = given.classes if of_classes is None else of_classes
+    return streamed_folder(
+        given.data,
+        given.split,
+        np.dtype(np.float32),
+        of_classes,
+        standardise_y=not keeps_units(problem),
+        check_y=partial(refuse_y, problem),
+    )
 
 
 def _are_whole(name: str) -> bool:

@@ -1,5 +1,7 @@
 """A folder of rows that need not fit in memory, as a data set: test rows in memory, others not."""
 
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,13 +28,13 @@ class Looked(NamedTuple):
         Mean and scale per column, or per channel of images.
     y
         Of regression, per output; 0 and 1 for classes.
-    num_classes
-        None for regression.
+    class_counts
+        Training rows of each class; None for regression.
     """
 
     x: MeanScale
     y: MeanScale
-    num_classes: int | None
+    class_counts: np.ndarray | None
 
 
 def streamed_folder(
@@ -41,13 +43,15 @@ def streamed_folder(
     dtype: np.dtype,
     classes: bool | None = None,
     standardise_y: bool = True,
+    check_y: Callable[[np.ndarray, np.ndarray], None] = lambda y, numbers: None,
 ) -> DataSet:
     """Load a folder with x.npy and y.npy, or x.zarr and y.zarr, of which the training rows stay.
 
     A tenth of the rows, at most 10,000, are test rows, drawn without replacement by the seed
     `split`, and are in memory. One pass over the others finds what standardises all. y of whole
     numbers are classes, from 0 to the largest of all rows, unless `classes` is False. y of numbers
-    stays in its own units unless `standardise_y`.
+    stays in its own units unless `standardise_y`. ``check_y(y, numbers)`` gets all y, part by
+    part, with the numbers of their rows, to refuse some.
 
     Returns
     -------
@@ -72,10 +76,12 @@ def streamed_folder(
     held_out = rows.read(test)
     for part, values in zip("xy", held_out, strict=True):
         refuse_nonfinite(part, values, test)
+    check_y(held_out[1], test)
     of_classes = y.dtype.kind in "iub" if classes is None else classes
-    looked = _looked(rows, test, held_out[1], of_classes, standardise_y)
+    looked = _looked(rows, test, held_out[1], of_classes, standardise_y, check_y)
     convert = partial(_prepared, looked, dtype)
     train = left_out(rows, test, convert)
+    train.class_counts = looked.class_counts
     mean, scale = (each if each.ndim else float(each) for each in looked.y)
     return DataSet(
         Data(*train.examples),
@@ -83,7 +89,7 @@ def streamed_folder(
         mean,
         scale,
         *looked.x,
-        looked.num_classes,
+        None if looked.class_counts is None else len(looked.class_counts),
         name,
         str(Path(name)),
         stream=train,
@@ -109,17 +115,22 @@ def _in_form(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> tuple:
     x, y = _in_form(x, y)
-    if looked.num_classes is not None:
+    if looked.class_counts is not None:
         return standardise(x, looked.x, dtype), y.astype(np.int32)
     return standardise(x, looked.x, dtype), standardise(y, looked.y, dtype)
 
 
 def _looked(
-    rows: Stream, test: np.ndarray, test_y: np.ndarray, of_classes: bool, standardise_y: bool
+    rows: Stream,
+    test: np.ndarray,
+    test_y: np.ndarray,
+    of_classes: bool,
+    standardise_y: bool,
+    check_y: Callable[[np.ndarray, np.ndarray], None],
 ) -> Looked:
     """Look at the training rows, part by part; a class may be of test rows alone."""
     of_x, of_y, ends = None, None, (min(0, test_y.min()), max(0, test_y.max()))
-    whole = not (test_y % 1).any()
+    whole, counts = not (test_y % 1).any(), Counter[int]()
     for numbers in parts_of(rows):
         numbers = numbers[~np.isin(numbers, test)]
         if not len(numbers):
@@ -127,10 +138,14 @@ def _looked(
         x, y = _in_form(*rows.read(numbers))
         for part, values in (("x", x), ("y", y)):
             refuse_nonfinite(part, values, numbers)
+        check_y(y, numbers)
         of_x = merged(of_x, moments(x.reshape(-1, x.shape[-1])))
         of_y = merged(of_y, moments(y))
         ends = min(ends[0], y.min()), max(ends[1], y.max())
         whole &= not (y % 1).any()
+        if of_classes and whole:
+            classes, times = np.unique(y.astype(int), return_counts=True)
+            counts.update(dict(zip(classes.tolist(), times.tolist(), strict=True)))
     assert of_x is not None and of_y is not None
     scaled = [("y", of_y)] if standardise_y and not of_classes else []
     for part, found in (("x", of_x), *scaled):
@@ -147,4 +162,6 @@ def _looked(
             f"got y of {y.dtype} from {ends[0]:g}, {y[0].size} a row, expected a class 0, 1, 2, "
             "...: renumber them, or say classes=False"
         )
-    return Looked(of_x.mean_scale(), UNCHANGED, int(ends[1]) + 1)
+    of_each = np.zeros(int(ends[1]) + 1, int)
+    of_each[list(counts)] = list(counts.values())
+    return Looked(of_x.mean_scale(), UNCHANGED, of_each)

@@ -30,7 +30,11 @@ class Stream:
         Of x and y together.
     page_row_bytes
         By these an epoch's order is divided into pages that are read at a time.
+    class_counts
+        Of a folder whose y are classes: in how many rows each class is, by its number.
     """
+
+    class_counts: np.ndarray | None = None
 
     def __init__(
         self, sources: Any, convert: Callable, block: int, page_row_bytes: int | None = None
