@@ -247,7 +247,7 @@ def _of_values(function: Callable[Given, Result], name: str) -> _OfFolders[Given
             )
         where = Path(folder).expanduser()
         run = _reopened(where)
-        if run.data.output_names:
+        if run.data.num_outputs > 1:
             raise ValueError(
                 "got a run of several outputs, expected one: each has units of its own"
             )

@@ -322,4 +322,4 @@ def _by_output(answers: "xarray.Dataset") -> Any:
         answers_by_row(answers[of_each].isel(output=k, drop=True)).add_suffix(f"_{name}")
         for k, name in enumerate(answers["output"].values)
     ]
-    return pandas.concat([*tables, answers_by_row(answers.drop_vars([*of_each, "output"]))], axis=1)
+    return pandas.concat([*tables, answers_by_row(answers.drop_dims("output"))], axis=1)

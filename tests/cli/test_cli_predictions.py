@@ -363,6 +363,15 @@ def test_each_value_and_level_has_a_column_of_its_own():
     ]
 
 
+@pytest.mark.parametrize("names", [None, ["b", "a"]])
+def test_each_output_has_columns_of_its_own_by_name_or_number(names):
+    values = {"mean": (("row", "output"), [[1.0, 2.0]]), "log_score": ("row", [3.0])}
+    table = xarray.Dataset(values, {} if names is None else {"output": names})
+    first, second = names or (0, 1)
+    found = answers_by_row(table).iloc[0].to_dict()
+    assert found == {f"mean_{first}": 1.0, f"mean_{second}": 2.0, "log_score": 3.0}
+
+
 @pytest.mark.thorough
 def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     few = ["--hidden", "4", "--num-draws", "3", "--no-progress", "--folder", "fit"]

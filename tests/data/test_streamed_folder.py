@@ -211,6 +211,23 @@ def test_counts_on_disk_have_a_likelihood_by_name(tmp_path, monkeypatch, capsys)
     assert (found["quantile_0.5"] == np.round(found["quantile_0.5"])).all()
 
 
+@pytest.mark.thorough
+def test_several_targets_on_disk_are_predicted_each_by_itself(here, capsys):
+    x, y = table()
+    written(here / "rows", x, np.stack([y, y**2], axis=1))
+    cli.main(["run", "sgld", "--data", "rows", *SHORT, "--step-size", "1e-5", "--folder", "run"])
+    cli.main(["predict", "run"])
+    found = pd.read_csv(here / "run" / "predictions.csv")
+    np.testing.assert_allclose(found["observed_0"] ** 2, found["observed_1"], rtol=1e-4)
+    capsys.readouterr()
+    for option, told in {"--at": "several outputs", "--conformal": "y of 2 outputs"}.items():
+        with pytest.raises(SystemExit):
+            cli.main(["predict", "run", option, "0.5"])
+        assert f"got {option} for a run on {told}, expected one" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="got a run of several outputs, expected one"):
+        bnn.predict_probabilities("run", x=x[:3], values=[3.0])
+
+
 def test_impossible_counts_on_disk_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
     x, _ = table()

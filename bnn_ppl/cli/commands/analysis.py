@@ -214,10 +214,10 @@ def _groups(y: np.ndarray, data: Any) -> tuple[np.ndarray, dict[int, Any]]:
     """Group each row is in, its class or its fifth of y, and names of the groups."""
     if data.num_classes:
         return y, dict(enumerate(data.class_names or ()))
-    if data.output_names:
+    if data.num_outputs > 1:
         raise ValueError(
-            f"got y of the outputs {', '.join(data.output_names)}, expected classes or one output "
-            "to group the rows by: run with one --target"
+            f"got y of {data.num_outputs} outputs, expected classes or one output to group the "
+            "rows by: run with one --target"
         )
     edges = np.quantile(y, np.arange(1, _NUM_GROUPS) / _NUM_GROUPS)
     labels = np.searchsorted(edges, y)

@@ -111,13 +111,14 @@ def predict(
             "calibrate: leave --on out"
         )
     run = reopen(folder, data_dir, "test" if conformal == _HELD_OUT else on)
-    if conformal is not None and run.data.output_names:
+    of_several = run.data.num_outputs > 1
+    if conformal is not None and of_several:
         raise ValueError(
-            f"got --conformal for a run on y of {len(run.data.output_names)} outputs, expected one "
+            f"got --conformal for a run on y of {run.data.num_outputs} outputs, expected one "
             "output: run with one --target, or use bnn.conformal on each"
         )
-    if at and (run.data.num_classes is not None or run.data.output_names):
-        what = "classes" if run.data.output_names is None else "several outputs"
+    if at and (run.data.num_classes is not None or of_several):
+        what = "several outputs" if of_several else "classes"
         raise ValueError(
             f"got --at for a run on {what}, expected one output of numbers or counts: drop it"
         )

@@ -88,6 +88,12 @@ class DataSet(NamedTuple):
         return names if not names or self.classes is None else tuple(names[k] for k in self.classes)
 
     @property
+    def num_outputs(self) -> int:
+        """Number of columns of y; 1 for classes."""
+        shape = () if self.num_classes is not None else np.shape(self.train.y)[1:]
+        return shape[0] if shape else 1
+
+    @property
     def output_names(self) -> tuple[str, ...] | None:
         """Names of the columns of y, where it has several; None where it has one."""
         if self.encoding is None or not self.encoding.more_targets:
