@@ -1,5 +1,6 @@
 """The continuous ranked probability score of a mixture over draws."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _DRAWS = 4_096  # of y in all, at least, where there is no closed form
 _MOST_GAUSSIANS = 500  # draws of the weights: pairs of more take longer than drawing y
 _NUMBERS_AT_ONCE = 2**24
-_MOST_BESIDE = 2**22, 2**32  # draws of y, and weights used: each takes about a second of one core
+_MOST_QUICK = 2**22, 2**32  # draws of y, and weights used: each takes about a second of one core
 
 Scores = tuple[np.ndarray, np.ndarray]  # of each row, and their Monte Carlo errors
 
@@ -89,18 +90,25 @@ def crps_of(
     return xarray.Dataset({"crps": (dims, scores), "crps_mcse": (dims, errors)})
 
 
-def crps_beside(posterior: Posterior, draws: Any, data: Any) -> "xarray.Dataset":
+def crps_if_quick(posterior: Posterior, draws: Any, data: Any) -> "xarray.Dataset":
     """Score rows (x, y) as :func:`crps_of`, where that takes about a second; else give nothing.
 
-    It does for up to 1,024 rows, unless draws of the weights or the weights are many.
+    It does for up to 1,024 y, of all outputs together, unless draws of the weights or the weights
+    are many.
     """
     import xarray
 
-    num_draws, num_rows = weights_of(draws).size, len(data[1])
-    drawn, used = num_rows * max(_DRAWS, num_draws), num_rows * num_draws
-    most_drawn, most_used = _MOST_BESIDE
-    quick = drawn <= most_drawn and used * posterior.sites.num_weights <= most_used
+    num_draws, y = weights_of(draws).size, np.asarray(data[1])
+    drawn = y.size * num_draws * _draws_each(num_draws)
+    used = len(y) * num_draws * posterior.sites.num_weights
+    most_drawn, most_used = _MOST_QUICK
+    quick = drawn <= most_drawn and used <= most_used
     return crps_of(posterior, draws, data) if quick else xarray.Dataset()
+
+
+def _draws_each(num_draws: int) -> int:
+    """Give how often y is drawn for each draw of the weights."""
+    return -(-_DRAWS // num_draws)
 
 
 def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Scores]:
@@ -109,10 +117,11 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     shares, num_rows = jnp.asarray(weights.ravel(), float), len(y)
     first, _ = next(iter(in_blocks(sites, weights)))
     exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(predictive_of(posterior), first, x)
-    each = 1 if exact else -(-_DRAWS // weights.size)
+    each = 1 if exact else _draws_each(weights.size)
     drawing = with_arguments(_drawn, targeted=with_targets(posterior), num_draws=each)
     of_block = compiled(distributions_of if exact else drawing, posterior)
-    size = max(1, _NUMBERS_AT_ONCE // (weights.size * each))
+    num_outputs = math.prod(np.shape(y)[1:])
+    size = max(1, _NUMBERS_AT_ONCE // (weights.size * each * num_outputs))
     for start in range(0, num_rows, size):
         rows, own = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
         with products_in(posterior.density.precision):
@@ -152,7 +161,13 @@ def _is_gaussian(predictive: Predictive, block: Tree, x: Tree) -> bool:
 
 
 def _of_gaussians(each: dist.Distribution, weights: Array, y: Array) -> Scores:
-    found = np.asarray(_pairs(each.loc, each.scale, weights / weights.sum(), jnp.asarray(y)))
+    y = jnp.asarray(y)
+    # Of one axis: a short last one is several times slower.
+    flat = (
+        jnp.broadcast_to(number, (len(weights), *y.shape)).reshape(len(weights), -1)
+        for number in (each.loc, each.scale)
+    )
+    found = np.asarray(_pairs(*flat, weights / weights.sum(), y.ravel())).reshape(y.shape)
     return found, np.zeros_like(found)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.distributions.crps import crps_beside
+from bnn_ppl.analysis.distributions.crps import crps_if_quick
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.commands.results import num_draws, predicting
 from bnn_ppl.cli.kept_searches import (
@@ -186,7 +186,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
             run.posterior, draws, test, report=partial(report, "predicting", 0)
         )
     if run.data.num_classes is None:
-        prediction = prediction.merge(crps_beside(run.posterior, draws, test))
+        prediction = prediction.merge(crps_if_quick(run.posterior, draws, test))
     print(results_table(run.problem, run.to_score, draws, prediction, functions, run.rows))
     told = show is True and draws.attrs.get("converged") != 0  # by `run`
     if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):

@@ -74,14 +74,25 @@ def test_the_score_of_gaussians_is_exact(weighted):
     np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
 
 
-def test_beside_other_scores_it_is_given_where_it_is_quick(monkeypatch):
-    posterior, (draws, _) = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL), drawn()
-    expected = bnn.predict(posterior, draws, (X, REAL), crps=True)["crps"]
-    np.testing.assert_allclose(crps.crps_beside(posterior, draws, (X, REAL))["crps"], expected)
-    enough = 4096 * ROWS, 3 * 10 * ROWS  # draws of y, and weights
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_beside_other_scores_it_is_given_where_it_is_quick(num_outputs, monkeypatch):
+    y = REAL if num_outputs == 1 else np.stack([REAL, COUNTS], axis=1)
+
+    def law(f, sd, x):
+        means = f if num_outputs == 1 else jnp.stack([f, 2 * f], axis=1)
+        return dist.Normal(means, sd).to_event(num_outputs - 1)
+
+    posterior, (draws, _) = conditioned(law, y), drawn()
+    expected = bnn.predict(posterior, draws, (X, y), crps=True)["crps"]
+    np.testing.assert_allclose(crps.crps_if_quick(posterior, draws, (X, y))["crps"], expected)
+    if num_outputs == 2:  # each is scored as it would be alone
+        alone = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL)
+        scores = bnn.predict(alone, draws, (X, REAL), crps=True)["crps"]
+        np.testing.assert_allclose(expected[:, 0], scores, rtol=1e-9)
+    enough = 4100 * y.size, 3 * 10 * ROWS  # 410 draws of y for each of 10, and weights
     for most in (np.array(enough), enough - np.array([1, 0]), enough - np.array([0, 1])):
-        monkeypatch.setattr(crps, "_MOST_BESIDE", tuple(most))
-        found = crps.crps_beside(posterior, draws, (X, REAL))
+        monkeypatch.setattr(crps, "_MOST_QUICK", tuple(most))
+        found = crps.crps_if_quick(posterior, draws, (X, y))
         assert ("crps" in found) == (tuple(most) == enough)
 
 
