@@ -315,5 +315,6 @@ def check_classes(
     if ends is not None:
         x = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 2, axis=0), data[0])
         y = jax.tree.map(lambda *each: np.stack(each), *ends)
-        y = y if targets is None else targets.packed(y)
+        if targets is not None:  # the numbers of other sites are those of a row
+            y = targets.packed(targets.unpacked(np.repeat(data[1][:1], 2, axis=0)) | y)
         checked_structure(model, (x, jnp.asarray(y, data[1].dtype)), targets)

@@ -1,6 +1,7 @@
 """All rows of a stream at every step: as in memory, up to rounding, and nothing of them is kept."""
 
 import math
+import warnings
 from functools import partial
 
 import jax
@@ -18,6 +19,7 @@ from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, weights_model
 
 import bnn_ppl as bnn
 from bnn_ppl.model.rows.streamed_rows import _exact_sum
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, COLUMNS = 650, 3
 FIXED = {"step_size": 0.02, "trajectory_length": 0.1}
@@ -218,6 +220,28 @@ def test_impossible_values_of_a_site_of_a_stream_are_refused(change, message):
     x, y = by_site()
     with pytest.raises((ValueError, TypeError), match=message):
         bnn.condition(two_heads, bnn.data.stream(x, y | change))
+
+
+def test_ends_of_y_by_site_are_those_of_whole_numbers_alone():
+    least, most = bnn.data.stream(*by_site()).ends_of_y()
+    assert (least, most) == ({"kind": 0}, {"kind": 1})
+
+
+def test_inputs_of_several_sites_that_are_not_finite_are_told_once_by_their_rows():
+    _, posterior = two_headed()
+    draws = draws_of_arrays({"posterior": {"w": np.ones((1, 2, COLUMNS, 2), np.float32)}})
+    x, y = by_site()
+    x[620] = np.nan
+    told = {}
+    for name, rows in {"stream": bnn.data.stream(x, y), "memory": (x, y)}.items():
+        with warnings.catch_warnings(record=True) as told[name]:
+            warnings.simplefilter("always")
+            found = bnn.predict(posterior, draws, rows, batch_size=300)
+        assert np.isnan(found.size_mean[620]).all()
+        told[name] = [str(each.message).partition(", expected")[0] for each in told[name]]
+    of = "got NaN or infinite values in 1 of {} rows of x{} (first rows [620])"
+    assert told["stream"] == [of.format(50, " from row 600 on")]
+    assert told["memory"] == [of.format(ROWS, "")]
 
 
 # --- runs

@@ -59,15 +59,18 @@ def rows_of(
     return num_rows, size, part
 
 
-def in_parts(data: Any, size: int | None) -> Iterator[Any]:
-    """Give the rows of a stream in parts of at most `size`, or 1,024; others as they are."""
+def stream_parts(data: Any, size: int | None) -> Iterator[tuple[Any, int | None]]:
+    """Give the rows of a stream in parts of at most `size`, or 1,024, each with its first number.
+
+    Other rows are one part, without a number.
+    """
     if not isinstance(data, Stream):
-        yield data
+        yield data, None
         return
     size = _OF_STREAM if size is None else size
     check_size(size, data.num_rows)
     for start in range(0, data.num_rows, size):
-        yield data.read(np.arange(start, min(start + size, data.num_rows)))
+        yield data.read(np.arange(start, min(start + size, data.num_rows))), start
 
 
 def check_size(size: int, num_rows: int) -> None:

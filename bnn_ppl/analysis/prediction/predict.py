@@ -11,7 +11,7 @@ from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.distributions.crps import crps_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.large_data import in_parts, rows_of, written
+from bnn_ppl.analysis.prediction.large_data import rows_of, stream_parts, written
 from bnn_ppl.analysis.prediction.model_average import Sums, adder, dataset_of
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
@@ -138,7 +138,8 @@ def predict(
             return predict(posterior, draws, rows, **own, crps=crps)
 
         whole = with_points_of(draws, posterior)
-        parts = (predicted_by_site(of_one, whole, rows) for rows in in_parts(data, batch_size))
+        given = stream_parts(data, batch_size)
+        parts = (predicted_by_site(of_one, whole, rows, first) for rows, first in given)
     elif predictive == "closed_form":
         parts = closed_form_parts(posterior, draws, data, batch_size)
     else:

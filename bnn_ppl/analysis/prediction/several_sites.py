@@ -1,5 +1,6 @@
 """Predictions of models with several observed sites, by site."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from jax.tree_util import Partial
 
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.several_targets import Targets
+from bnn_ppl.model.rows.checks import rows_to_predict
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.trace import Batch, Position, Terms, Values
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import xarray
 
 _ROW = "row"  # the dimension that sites share
+_NONFINITE = "got NaN or infinite values in .* rows of [xy]"  # a warning of `rows_to_predict`
 
 
 def of_site(posterior: Posterior, site: str) -> Posterior:
@@ -62,11 +65,15 @@ def check_one_target(posterior: Posterior) -> None:
 
 
 def predicted_by_site(
-    predict: Callable[[Posterior, Any], "xarray.Dataset"], posterior: Posterior, data: Any
+    predict: Callable[[Posterior, Any], "xarray.Dataset"],
+    posterior: Posterior,
+    data: Any,
+    first: int | None = None,
 ) -> "xarray.Dataset":
     """Predict rows site by site, and jointly where y is given.
 
-    ``predict(posterior, rows)`` predicts the rows of a posterior with one observed site.
+    ``predict(posterior, rows)`` predicts the rows of a posterior with one observed site; `first` is
+    the number of the first row, of a part of the rows.
     """
     import xarray
 
@@ -74,12 +81,15 @@ def predicted_by_site(
     if y is not None and not isinstance(y, Mapping):  # the rows of the posterior itself
         y = targets_in(posterior).unpacked(y)
     columns = None if y is None else targets_in(posterior).packed(y)
+    rows_to_predict(jointly(posterior), (x, columns), first)  # warns of all sites once
     found: dict[Any, xarray.DataArray] = {}
-    for site in targets_in(posterior).names:
-        rows = x if y is None else (x, y[site])
-        found |= prefixed(predict(view_of(posterior, site), rows), site).data_vars
-    if columns is not None:
-        found["log_prob"] = predict(jointly(posterior), (x, columns)).log_prob
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _NONFINITE)
+        for site in targets_in(posterior).names:
+            rows = x if y is None else (x, y[site])
+            found |= prefixed(predict(view_of(posterior, site), rows), site).data_vars
+        if columns is not None:
+            found["log_prob"] = predict(jointly(posterior), (x, columns)).log_prob
     return xarray.Dataset(found)
 
 

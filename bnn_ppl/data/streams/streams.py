@@ -80,9 +80,10 @@ class Stream:
         return self.read(np.minimum((place * self.num_rows / most).astype(int), self.num_rows - 1))
 
     def ends_of_y(self) -> tuple[Any, Any] | None:
-        """Give the least and the largest y, from one pass over it, by site if it is a dict.
+        """Give the least and the largest y, from one pass over it.
 
-        None where x must be read with y: of a source of pairs, or with a transform.
+        Of a dict by site, those of the sites of whole numbers. None where x must be read with y: of
+        a source of pairs, or with a transform.
         """
         if self._convert is not _as_it_is:
             return None
@@ -98,7 +99,9 @@ class Stream:
         of_y = self._sources[1]
         if isinstance(of_y, Source):
             return ends(of_y)
-        by_site = {site: ends(source) for site, source in of_y.items()}
+        first = np.zeros(1, np.int64)
+        whole = {site: own for site, own in of_y.items() if own.read(first).dtype.kind in "biu"}
+        by_site = {site: ends(source) for site, source in whole.items()}
         least, most = ({site: own[end] for site, own in by_site.items()} for end in (0, 1))
         return least, most
 
