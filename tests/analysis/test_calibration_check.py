@@ -163,6 +163,16 @@ def test_one_of_several_outputs_is_named_and_ranges_are_for_all_of_them():
     assert "tell: furthest off, for output 0 they hold 92 % of them" in check.sentence
 
 
+def test_several_outputs_have_an_nll_each_only_if_gaussian():
+    y = np.ones((40, 2))
+    prediction = {"mean": y, "variance": y, "log_prob": -y[:, 0]}
+    gaussian = metrics.calibration_check(prediction, y)
+    assert gaussian.table.nll.notna().all() and "nan" not in gaussian.text()
+    ends = {"pit_lower": 0.4 * y, "pit_upper": 0.6 * y}
+    others = metrics.calibration_check(prediction | ends, y)
+    assert others.table.nll.isna().all() and "nan" not in others.text()
+
+
 def test_the_output_that_was_found_wrong_is_named_also_if_another_is_further_off():
     y = np.zeros((300, 2))
     y[:150] = 1.2  # half of the rows are inside intervals of 50 %

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from bnn_ppl.analysis.metrics.chance import range_of_count, shows_failures
 from bnn_ppl.analysis.metrics.classification import confidence_and_hits
 from bnn_ppl.analysis.metrics.inputs import (
+    PIT_ENDS,
     Array,
     Prediction,
     error_and_variance,
@@ -46,8 +47,9 @@ class CalibrationCheck:
         ``by``, the quantity that splits them ("" for all rows), and ``part``, its values;
         ``num_rows``; ``held``, the share of targets inside their intervals, or of right classes;
         ``expected``, the level, or the mean confidence; ``lower`` and ``upper``, between which the
-        share of a calibrated prediction lies; ``nll``, nats a row, in original units; ``finding``:
-        "", "too narrow", "too wide", "overconfident" or "underconfident".
+        share of a calibrated prediction lies; ``nll``, nats a row, in original units, NaN for
+        several outputs that are not Gaussian; ``finding``: "", "too narrow", "too wide",
+        "overconfident" or "underconfident".
     level : float or None
         Level of the intervals; None for classes.
     trusted : bool or None
@@ -78,7 +80,8 @@ class CalibrationCheck:
         lines = [f"{self._what:{width}}{_COLUMNS.format(*titles)}"]
         for row in shown.itertuples():
             between = f"{_percent(row.lower)} to {_percent(row.upper)} %"
-            cells = f"{_percent(row.held)} %", between, f"{row.num_rows:,}", in_words(row.nll, 4)
+            nll = "" if np.isnan(row.nll) else in_words(row.nll, 4)
+            cells = f"{_percent(row.held)} %", between, f"{row.num_rows:,}", nll
             lines.append(f"{row.label:{width}}{_COLUMNS.format(*cells)}  {row.finding}".rstrip())
         return "\n".join(lines)
 
@@ -283,7 +286,9 @@ def _of_regression(
         return
     names = [f"output {k}" for k in range(y.shape[1])] if outputs is None else map(str, outputs)
     for k, name in enumerate(names):
-        nll = gaussian_nll_by_row(one_output(prediction, k), y[:, k], scales[k])
+        nll = np.full(len(y), np.nan)  # `log_prob` is of all outputs together
+        if PIT_ENDS[0] not in prediction:  # type: ignore[operator]
+            nll = gaussian_nll_by_row(one_output(prediction, k), y[:, k], scales[k])
         by = _sd(np.sqrt(variance[:, k]) * scales[k]) | most_important(columns, (y - error)[:, k])
         yield _Judged(name, held[:, k], expected, nll, by, inner[:, k] if has_inner else None)
 
