@@ -21,6 +21,11 @@ class MeanScale(NamedTuple):
 UNCHANGED = MeanScale(np.asarray(0.0), np.asarray(1.0))
 
 
+def unchanged_like(scales: MeanScale) -> MeanScale:
+    """Give mean 0 and scale 1, as many as there are."""
+    return MeanScale(np.zeros_like(scales.mean), np.ones_like(scales.scale))
+
+
 def mean_and_scale(values: np.ndarray, weights: np.ndarray | None = None) -> MeanScale:
     """Mean and standard deviation (divisor n) over rows, in double precision.
 
@@ -92,9 +97,9 @@ def in_units_of_y(data: DataSet, dtype: np.dtype) -> DataSet:
             return Data(x, rows.y)
         return Data(x, (rows.y * data.y_scale + data.y_mean).astype(dtype))
 
-    scales = {"y_mean": np.zeros_like(data.y_mean), "y_scale": np.ones_like(data.y_scale)}
-    scales = {name: each if each.ndim else float(each) for name, each in scales.items()}
-    return data._replace(train=part(data.train), test=part(data.test), **scales)
+    units = unchanged_like(MeanScale(data.y_mean, data.y_scale))
+    mean, scale = (each if each.ndim else float(each) for each in units)
+    return data._replace(train=part(data.train), test=part(data.test), y_mean=mean, y_scale=scale)
 
 
 def regression(

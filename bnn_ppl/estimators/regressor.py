@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 
 import bnn_ppl as bnn
-from bnn_ppl.data.standardise import MeanScale
+from bnn_ppl.data.standardise import unchanged_like
 from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of, refuse_of_normal
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.predictions import covariance_of, draws_of_y, predicted, quantiles_of
@@ -110,7 +110,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             rows = checked_rows(self, X, y, sample_weight, self.columns, **_OF_Y)
             of_x, of_y = rows.scalings()
             if not is_standardised(self.likelihood):
-                of_y = MeanScale(np.zeros_like(of_y.mean), np.ones_like(of_y.scale))
+                of_y = unchanged_like(of_y)
             one = rows.y.ndim == 1
             self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
             self.y_scale_: Any = float(of_y.scale) if one else of_y.scale

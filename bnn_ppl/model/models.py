@@ -225,7 +225,11 @@ def _ready(net: Any) -> nnx.Module | None:
 
 
 def _in_own_precision(number: Any) -> Any:
-    """Give an array of NumPy in JAX's precision of now: it keeps what it made of one in another."""
+    """Give an array of NumPy in JAX's precision of now.
+
+    JAX would take what it made of the same array before: without the copy, 64 bits have numbers
+    rounded to 32, and without the conversion programs that do not compile.
+    """
     return jnp.asarray(number.copy()) if isinstance(number, np.ndarray) else number
 
 

@@ -10,7 +10,13 @@ import numpy as np
 
 from bnn_ppl.data.images.images import with_channel
 from bnn_ppl.data.splits import split_number
-from bnn_ppl.data.standardise import UNCHANGED, MeanScale, refuse_scales, standardise
+from bnn_ppl.data.standardise import (
+    UNCHANGED,
+    MeanScale,
+    refuse_scales,
+    standardise,
+    unchanged_like,
+)
 from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.streams.permutation import permuted
 from bnn_ppl.data.streams.streams import Stream, left_out, stream
@@ -154,7 +160,7 @@ def _looked(
     if not of_classes:
         scales = of_y.mean_scale()
         if not standardise_y:
-            scales = MeanScale(np.zeros_like(scales.mean), np.ones_like(scales.scale))
+            scales = unchanged_like(scales)
         return Looked(of_x.mean_scale(), scales, None)
     y = _in_form(*rows.examples)[1]
     if ends[0] < 0 or y.ndim > 1 or not whole:
