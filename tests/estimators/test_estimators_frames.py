@@ -266,6 +266,12 @@ def test_columns_that_cannot_be_are_refused(options, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_column_of_an_array_is_named_by_text():
+    columns = bnn.data.Columns(drop=(1,))
+    with pytest.raises(ValueError, match="got a column 1 to use, expected .*; give the text '1'"):
+        BayesianRegressor(columns=columns, **FEW).fit(np.ones((NUM, 2)), PRICE)
+
+
 def test_what_is_not_as_it_has_to_be_is_said_in_one_line():
     tiny = np.where(np.arange(NUM) == 3, 5e-324, 0)[:, None]
     with pytest.raises(ValueError, match=r"of 0 in the column 'X\[:, 0\]', expected a finite one"):

@@ -303,7 +303,16 @@ def test_survival_of_a_gamma_in_its_tail(shape):
         ("ordinal", [0, 2], "got classes 0, 2 for ordinal, expected 0, 1, 2"),
         ("bernoulli", [0, 1, 2], "got class 2 for bernoulli, expected 0 and 1"),
         ("student_t", [np.nan, 1], "got y=nan for the likelihood student_t, expected numbers"),
-        ("mixture", [[1.0], [2.0]], r"got y of shape \(2, 1\) for mixture, expected \(rows,\)"),
+        (
+            "mixture",
+            [[1.0], [2.0]],
+            r"got y of shape \(2, 1\) for mixture, expected \(rows,\): reshape",
+        ),
+        (
+            "quantile",
+            np.ones((3, 2)),
+            r"\(3, 2\) for quantile, expected \(rows,\): choose one target",
+        ),
     ],
 )
 def test_targets_of_another_kind_are_refused(name, y, message):

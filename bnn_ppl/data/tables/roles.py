@@ -85,7 +85,8 @@ def inputs_of(
     several = [*columns.drop, *(columns.only or ()), *columns.categorical]
     for name in [*apart, *several, *filter(None, [columns.time])]:
         got, expected = f"a column {name!r} to use", f"one of {', '.join(names)}"
-        require(source, name in names, got, expected, "correct its name")
+        do = f"give the text {str(name)!r}" if str(name) in names else "correct its name"
+        require(source, name in names, got, expected, do)
     taken = [*targets, *apart, *(name for name in columns.drop if name in targets)]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     require(source, twice is None, f"{twice!r} for two purposes", "one", "name another column")

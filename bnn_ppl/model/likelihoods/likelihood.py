@@ -165,7 +165,9 @@ def checked_targets(name: str, y: Any, targets: Targets, of_several: bool) -> np
     fits = values.ndim == 1 or (of_several and values.ndim == 2 and values.shape[1] > 1)
     if not fits or not values.size:
         expected = "(rows,) or (rows, targets)" if of_several else "(rows,)"
-        raise ValueError(f"got y of shape {values.shape} for {name}, expected {expected}")
+        several = values.ndim == 2 and values.shape[1] > 1 and not of_several
+        do = "choose one target, or another likelihood" if several else "reshape it"
+        raise ValueError(f"got y of shape {values.shape} for {name}, expected {expected}: {do}")
     wrong = ~(np.isfinite(values) & targets.allowed(values))
     if wrong.any():
         raise ValueError(
