@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bnn_ppl.cli.problem.build import searched
 from bnn_ppl.cli.problem.problem import Problem, as_now, left_open
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
-from bnn_ppl.storage.checkpoint import lock, read_header
+from bnn_ppl.storage.checkpoint import alone_in, read_header
 from bnn_ppl.storage.phase_state import place_of_searches
 from bnn_ppl.storage.problem import CHOICE, LEFT_OPEN, is_open, read_problem, write_problem
 
@@ -60,14 +60,20 @@ def _has_rows(folder: Path, rows: str) -> bool:
 
 
 def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
-    """Whether settings are the same, but for what both have left open.
+    """Whether settings are the same, but for what both have left open and what is found of it.
 
     Shapes of rows are left out: earlier versions have not stored them.
     """
-    free = {"rows", LEFT_OPEN, *(set(ours[LEFT_OPEN]) & set(stored[LEFT_OPEN]))}
+    free = {"rows", LEFT_OPEN, CHOICE, *(set(ours[LEFT_OPEN]) & set(stored[LEFT_OPEN]))}
     if stored.get("data_dir"):  # as it was typed, in earlier versions
         stored = stored | {"data_dir": str(Path(stored["data_dir"]).expanduser().absolute())}
     return all(stored.get(name) == each for name, each in ours.items() if name not in free)
+
+
+def is_of_other_problem(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether what is learnt in a folder can be read, and is not what these settings say."""
+    stored = _read(folder)
+    return stored is not None and not _same(stored, _plain(settings))
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -104,18 +110,13 @@ def with_structure_of(
 def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Path | None]:
     """Give the place of a search in the folder of its run, which says what is searched for.
 
-    None where another process searches, or runs, there.
+    Refused where another process searches, or runs, there.
     """
     place = place_of_searches(folder)
     if folder is None or place is None:
         yield None
         return
-    place.mkdir(parents=True, exist_ok=True)
-    try:
-        held = lock(folder)
-    except ValueError:
-        yield None
-        return
-    with held or nullcontext():
+    with alone_in(folder):
+        place.mkdir(parents=True, exist_ok=True)
         write_problem(folder, settings_of(problem, data))
         yield place

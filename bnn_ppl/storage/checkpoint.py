@@ -158,7 +158,7 @@ def lock(folder: Path) -> Holder | None:
     try:
         return locked(folder / LOCK, wait=False)
     except BlockingIOError as error:
-        raise ValueError(
+        raise BusyError(
             f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
             "wait for it, or name another folder"
         ) from error
@@ -289,6 +289,10 @@ def _close(ours: Any, theirs: Any) -> bool:
     """Tell whether numbers are equal but for the rounding of other devices."""
     numbers = isinstance(ours, float) and isinstance(theirs, float)
     return numbers and math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-3)
+
+
+class BusyError(ValueError):
+    """Another process writes to the folder."""
 
 
 class OtherRunError(ValueError):

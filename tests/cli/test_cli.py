@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +24,8 @@ from bnn_ppl import cli
 from bnn_ppl.cli import help_cache, run_folders
 from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
-from bnn_ppl.cli.kept_searches import _same
+from bnn_ppl.cli.commands.run import _sample_in_free_folder
+from bnn_ppl.cli.kept_searches import _same, kept_search
 from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
@@ -35,6 +36,7 @@ from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime import files
 from bnn_ppl.sampling.planning.plan import Plan
 from bnn_ppl.sampling.search import structure
+from bnn_ppl.storage import checkpoint
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -157,11 +159,60 @@ def test_a_folder_that_is_taken_and_the_one_in_its_place_are_named(tmp_path, cap
     for number in ("", "-2"):
         (runs / f"x{number}").mkdir(parents=True)
         (runs / f"x{number}" / "state.json").write_text('{"format": 0}')  # of another version
-    run = sys.modules["bnn_ppl.cli.commands.run"]
-    folder, _ = run._sample_in_free_folder(lambda folder: None, {}, "x")
+    folder, _ = _sample_in_free_folder(lambda folder: None, {}, "x")
     assert folder == Path("runs/x-3")
     said = "runs/x holds a run with other settings: this run is stored in runs/x-3\n"
     assert capsys.readouterr().out == said
+
+
+@contextmanager
+def written_to(folder):
+    """Hold the lock of a folder in another process."""
+    script = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(folder / "state.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        yield
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_other_settings_take_the_next_folder_while_another_process_writes(tmp_path, capsys, begun):
+    first = tmp_path / "runs" / "x"
+
+    def run(seed, hidden):
+        def sample(folder):
+            if (header := checkpoint.read_header(folder)) is not None:
+                given = {"exact": {"seed": seed}, "approximate": {}}
+                checkpoint.refuse_difference(folder, header["settings"], given)
+            with checkpoint.lock(folder):
+                pass
+
+        settings = Problem.of(data="yacht", hidden=hidden).options() | {"left_open": []}
+        return _sample_in_free_folder(sample, settings, "x")[0].name
+
+    assert run(0, (3,)) == "x"
+    problem = (first / "problem.json").read_text()
+    if begun:
+        settings = {"exact": {"seed": 0}, "approximate": {}}
+        header = {"format": 2, "settings": settings, "progress": {}, "saves": 1, "arrays": []}
+        (first / "state.json").write_text(json.dumps(header | {"files": ["state-1-0-1.bin"]}))
+    with written_to(first):
+        with pytest.raises(checkpoint.BusyError, match="x', which another process writes to"):
+            run(0, (3,))
+        assert run(*((1, (3,)) if begun else (0, (4,)))) == "x-2"
+    said = "runs/x holds a run with other settings: this run is stored in runs/x-2\n"
+    assert capsys.readouterr().out == said
+    assert (first / "problem.json").read_text() == problem
+
+
+def test_a_search_where_another_process_writes_is_refused_before_it_begins(tmp_path):
+    busy = pytest.raises(checkpoint.BusyError)
+    with written_to(tmp_path), busy, kept_search(tmp_path, None, None):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["state.lock"]
 
 
 @pytest.mark.thorough

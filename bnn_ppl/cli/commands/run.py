@@ -17,6 +17,7 @@ from bnn_ppl.cli.commands.results import num_draws, predicting
 from bnn_ppl.cli.kept_searches import (
     folders_named,
     found_by_run,
+    is_of_other_problem,
     kept_search,
     with_structure_of,
 )
@@ -37,7 +38,7 @@ from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.run_verdict import verdict_attributes
-from bnn_ppl.storage.checkpoint import OtherRunError, alone_in, read_header
+from bnn_ppl.storage.checkpoint import BusyError, OtherRunError, alone_in, read_header
 from bnn_ppl.storage.files import COPY, LOCK, PROBLEM
 from bnn_ppl.storage.problem import CHOICE, write_problem
 
@@ -233,9 +234,7 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
         if is_new:
             _say(folder, settings)
         try:
-            # `_report` prints the verdict.
-            with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
-                draws = sample(folder=folder)
+            draws = _sample_quietly(sample, folder)
             if first:
                 _say(folder, settings)  # which may have been damaged
             return draws
@@ -243,6 +242,12 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
             if is_new:
                 _clear(folder, is_made)
             raise
+
+
+def _sample_quietly(sample: Callable, folder: Path) -> Any:
+    # `_report` prints the verdict.
+    with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
+        return sample(folder=folder)
 
 
 def _say(folder: Path, settings: Options) -> None:
@@ -268,7 +273,7 @@ def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tu
         try:
             if taken and read_header(folder) is None and jax.process_index() == 0:
                 print(f"{taken}: this run is stored in {folder}", flush=True)
-            return folder, _sample(sample, settings, folder)
+            return folder, _sample_or_compare(sample, settings, folder)
         except (OtherRunError, FileExistsError) as error:
             if not is_there:  # every further name would be refused too
                 raise
@@ -276,3 +281,21 @@ def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tu
             held = "a run with other settings" if of_a_run else "other files"
             taken = taken or f"{folder} holds {held}"
     raise AssertionError
+
+
+def _sample_or_compare(sample: Callable, settings: Options, folder: Path) -> Any:
+    """Run in a folder; where another process writes there, tell first whether its run is another.
+
+    OtherRunError if it is, else BusyError.
+    """
+    try:
+        return _sample(sample, settings, folder)
+    except BusyError:
+        if read_header(folder) is not None:
+            return _sample_quietly(sample, folder)  # compares settings before it writes anything
+        if is_of_other_problem(folder, settings):
+            raise OtherRunError(
+                f"got folder={str(folder)!r}, where another process begins a run with other "
+                "settings, expected a free one: give the same command again"
+            ) from None
+        raise
