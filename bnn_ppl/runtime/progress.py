@@ -41,10 +41,13 @@ def in_words(value: Any, digits: int = 3) -> str:
     return f"{value:,.{digits}g}"
 
 
-def check_progress(progress: Any) -> None:
-    """Refuse what says neither how progress is shown nor that it is not."""
-    if not isinstance(progress, bool) and progress != "json":
+def checked_progress(progress: Any) -> Show:
+    """Give how progress is shown; refuse what says neither that nor that it is not."""
+    if isinstance(progress, bool | np.bool_):
+        return bool(progress)
+    if progress != "json":
         raise ValueError(f"got progress={progress!r}, expected True, False or 'json'")
+    return "json"
 
 
 @contextmanager
@@ -54,7 +57,7 @@ def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
     True shows a bar with the time left, or a line every ten seconds where there is no terminal;
     "json" writes a line of JSON per second to standard error. Only the first process reports.
     """
-    check_progress(progress)
+    progress = checked_progress(progress)
     if progress is False or jax.process_index():
         yield lambda phase, done, facts: None
     elif progress == "json" or not _in_terminal():

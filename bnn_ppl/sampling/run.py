@@ -14,7 +14,7 @@ from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import deadline, interrupts, pressed_or_late, raised_for_sure
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
-from bnn_ppl.runtime.progress import check_progress
+from bnn_ppl.runtime.progress import checked_progress
 from bnn_ppl.sampling.phases import (
     collect,
     draw_reached_fit,
@@ -204,7 +204,7 @@ def run(
     """
     with raised_for_sure():
         check_event_log(log_to)
-        check_progress(progress)
+        progress = checked_progress(progress)
         end = deadline(max_minutes)
         storage = RunStorage(folder)  # refuses a folder that is not a run's before any work
         check_arguments(key=key, posterior=posterior, method=method)

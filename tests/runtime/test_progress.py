@@ -19,7 +19,7 @@ from marks import quick_first
 
 from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
-from bnn_ppl.runtime.progress import COMPILING, in_words, reporting, waiting
+from bnn_ppl.runtime.progress import COMPILING, checked_progress, in_words, reporting, waiting
 from bnn_ppl.sampling.loop.loop import _shown
 from bnn_ppl.storage.recorder import Progress, Recorder
 
@@ -129,6 +129,19 @@ def test_a_log_says_that_it_compiles(capsys):
         report("warmup", 1, {})
         report(COMPILING, 5, {})
     assert capsys.readouterr().err.splitlines() == ["compiling", "warmup 1/10", "compiling"]
+
+
+@pytest.mark.parametrize(("progress", "lines"), [(np.True_, ["warmup 1/10"]), (np.False_, [])])
+def test_numpys_truth_values_say_whether_progress_is_shown(progress, lines, capsys):
+    with reporting(progress, 10) as report:
+        report("warmup", 1, {})
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize("progress", [None, 1, "yes"])
+def test_other_values_than_these_are_refused(progress):
+    with pytest.raises(ValueError, match="expected True, False or 'json'"):
+        checked_progress(progress)
 
 
 def test_the_time_left_waits_until_it_can_be_trusted_and_leaves_compiling_out(monkeypatch, capsys):
