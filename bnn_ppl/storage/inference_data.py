@@ -171,9 +171,15 @@ def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
 
 def weights_of(draws: Any) -> np.ndarray:
     """Give the weights of the draws (chain, draw), with mean 1 in each chain."""
+    sizes = draws.posterior.sizes
     if "log_weight" not in getattr(draws, "sample_stats", {}):
-        return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
+        return np.ones((sizes["chain"], sizes["draw"]))
     logs = draws.sample_stats["log_weight"].transpose("chain", "draw").values.astype(float)
+    if logs.shape != (shape := (sizes["chain"], sizes["draw"])):
+        raise ValueError(
+            f"got weights of {logs.shape} (chain, draw) for draws of {shape}, expected as many: "
+            "select in all groups at once, as in draws.isel(draw=...)"
+        )
     # A chain that was stopped before its first step has taken none to weigh its one point by.
     logs = np.where(np.isnan(logs).all(1, keepdims=True), 0.0, logs)
     weights = np.exp(logs - logs.max(1, keepdims=True))

@@ -141,6 +141,10 @@ def test_weighted_draws_are_worth_fewer_as_kish_says():
     draws.sample_stats["log_weight"][:] = np.where(log_weight < 0, -50.0, 0.0)
     draws.posterior["x"][:] = shifted  # where chains disagree, no draw has a weight
     assert diagnostics.rhat(draws)["x"].max() < 1.03
+    draws.posterior = draws.posterior.isel(draw=slice(0, None, 2))
+    words = r"got weights of \(4, 1000\) \(chain, draw\) for draws of \(4, 500\), expected as many"
+    with pytest.raises(ValueError, match=words):
+        diagnostics.ess(draws)
 
 
 @pytest.mark.parametrize("kind", KINDS)

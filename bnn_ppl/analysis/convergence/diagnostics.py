@@ -55,6 +55,7 @@ def rhat(draws: Any) -> Any:
     ----------
     draws : arviz.InferenceData, xarray.Dataset or array
         Draws with dimensions (chain, draw, ...); for an InferenceData, its group ``posterior``.
+        Weights of draws, as those of ``csgld``, count only where the whole InferenceData is given.
 
     Returns
     -------
@@ -65,7 +66,7 @@ def rhat(draws: Any) -> Any:
     Raises
     ------
     ValueError
-        If the draws lack the dimensions (chain, draw).
+        If the draws lack the dimensions (chain, draw), or have not as many weights as there are.
     TypeError
         If the draws are not real numbers.
     """
@@ -82,6 +83,7 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     ----------
     draws : arviz.InferenceData, xarray.Dataset or array
         Draws with dimensions (chain, draw, ...); for an InferenceData, its group ``posterior``.
+        Weights of draws, as those of ``csgld``, count only where the whole InferenceData is given.
     kind : {"bulk", "tail"}
         "bulk" for the mean of the rank-normalised draws, "tail" for the 5 % and the 95 % quantile,
         the smaller of the two.
@@ -95,7 +97,8 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     Raises
     ------
     ValueError
-        If ``kind`` is unknown or the draws lack the dimensions (chain, draw).
+        If ``kind`` is unknown, the draws lack the dimensions (chain, draw), or have not as many
+        weights as there are.
     TypeError
         If the draws are not real numbers.
     """
