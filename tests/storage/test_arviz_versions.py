@@ -4,8 +4,11 @@ import ast
 import inspect
 import re
 import sys
+import threading
+import time
 import warnings
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +21,12 @@ import xarray as xr
 import bnn_ppl as bnn
 from bnn_ppl.analysis.weight_space.weight_statistics import moments
 from bnn_ppl.plots.warmup import shows_rates
-from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
+from bnn_ppl.storage.arviz_versions import (
+    as_dataset,
+    draws_of_groups,
+    groups_of,
+    import_meanwhile,
+)
 from bnn_ppl.storage.inference_data import dataset_of, inference_data, with_groups
 
 PACKAGE = Path(bnn.__file__).parent
@@ -238,3 +246,19 @@ def test_draws_of_a_run_survive_files_of_arviz_and_of_zarr(posterior, method, tm
     for found in (draws_of_groups(groups, read.attrs), arviz.from_netcdf(tmp_path / "draws.nc")):
         assert set(found) == set(draws)
         np.testing.assert_array_equal(bnn.predict(posterior, found, DATA)["mean"], expected)
+
+
+def test_arviz_is_imported_meanwhile_and_who_uses_it_waits(tmp_path, monkeypatch):
+    (tmp_path / "arviz.py").write_text("import time\ntime.sleep(0.3)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "arviz")
+    began = time.monotonic()
+    import_meanwhile()
+    assert time.monotonic() - began < 0.2
+    assert "import of ArviZ" in {thread.name for thread in threading.enumerate()}
+    assert import_module("arviz").whole
+
+
+def test_no_thread_begins_where_arviz_is_there_already(monkeypatch):
+    monkeypatch.setattr("bnn_ppl.storage.arviz_versions.Thread", None)
+    import_meanwhile()
