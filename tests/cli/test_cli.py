@@ -629,7 +629,7 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
     problem = json.loads(Path("point/problem.json").read_text())
     problem.pop("checksum")  # as those do who change it on purpose
     for change, words in {
-        '{"float64": true}': "got float64=True in 'point'",
+        '{"float64": true}': "got training rows of yacht that have changed since",
         '{"colour": "red"}': "got colour in",
     }.items():
         Path("point/problem.json").write_text(json.dumps(problem | json.loads(change)))

@@ -755,7 +755,7 @@ def test_a_table_with_two_targets_from_run_to_compare(folder, monkeypatch, capsy
     assert inside.all()
     rmse = np.sqrt(np.mean((mean - seen) ** 2, axis=0))
     for name, value in zip(("height", "weight"), rmse, strict=True):
-        written = float(re.search(rf"rmse\[{name}\] +(\S+)", shown)[1])
+        written = float(re.search(rf"rmse\[{name}\] +(\S+)", shown)[1].replace(",", ""))
         np.testing.assert_allclose(written, value, rtol=1e-3)
 
     people(5)[["weight", "food", "age", "height"]].to_csv("more.csv", index=False)

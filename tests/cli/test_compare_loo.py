@@ -124,7 +124,7 @@ def test_rows_in_groups_are_warned_of(capsys):
 @pytest.mark.thorough
 def test_rows_that_weights_cannot_leave_out_are_sampled_without(capsys):
     table = pd.read_csv("table.csv")
-    table.loc[7, "y"] += 3.0
+    table.loc[7, "y"] += 30.0
     table.drop(columns="shop").to_csv("table.csv", index=False)
     sampled("odd")
     capsys.readouterr()

@@ -301,3 +301,15 @@ def test_a_role_that_no_likelihood_takes_is_refused(tmp_path):
     expected = "got --censoring with --likelihood auto, expected --likelihood gamma or"
     with pytest.raises(ValueError, match=expected):
         refuse_unused(problem, load_data(problem))
+
+
+def test_counts_beside_weights_stay_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=60), "w": rng.integers(1, 3, 60)})
+    table["n"] = rng.poisson(4, 60)
+    table.to_csv(tmp_path / "counts.csv", index=False)
+    for weights in (None, "w"):
+        columns = data.Columns(weights=weights)
+        found = data.load(tmp_path / "counts.csv", columns=columns, standardise_y=False)
+        y = np.concatenate([found.train.y, found.test.y])
+        assert (y == np.rint(y)).all() and y.min() == 0
