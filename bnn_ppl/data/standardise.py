@@ -95,14 +95,14 @@ def in_units_of_y(data: DataSet, dtype: np.dtype) -> DataSet:
         x = rows.x if rows.x.dtype.kind != "f" else rows.x.astype(dtype)
         if data.num_classes is not None:
             return Data(x, rows.y)
-        return Data(x, _in_own_units(rows.y, data.y_mean, data.y_scale).astype(dtype))
+        return Data(x, in_own_units(rows.y, data.y_mean, data.y_scale).astype(dtype))
 
     units = unchanged_like(MeanScale(data.y_mean, data.y_scale))
     mean, scale = (each if each.ndim else float(each) for each in units)
     return data._replace(train=part(data.train), test=part(data.test), y_mean=mean, y_scale=scale)
 
 
-def _in_own_units(y: np.ndarray, mean: Any, scale: Any) -> np.ndarray:
+def in_own_units(y: np.ndarray, mean: Any, scale: Any) -> np.ndarray:
     """Give standardised numbers in their units; a count of 0 is not to become -9e-16."""
     values = y * scale + mean
     nearest = np.rint(values)

@@ -14,6 +14,7 @@ from bnn_ppl.cli.problem.build import model_of, noise_floor, refuse_unused
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.standardise import in_own_units
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
 from bnn_ppl.data.tables.new_rows import given_new_rows, read_new_rows
@@ -303,13 +304,8 @@ def test_a_role_that_no_likelihood_takes_is_refused(tmp_path):
         refuse_unused(problem, load_data(problem))
 
 
-def test_counts_beside_weights_stay_whole(tmp_path):
+def test_counts_in_their_own_units_are_whole_whatever_they_were_standardised_by():
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"a": rng.normal(size=60), "w": rng.integers(1, 3, 60)})
-    table["n"] = rng.poisson(4, 60)
-    table.to_csv(tmp_path / "counts.csv", index=False)
-    for weights in (None, "w"):
-        columns = data.Columns(weights=weights)
-        found = data.load(tmp_path / "counts.csv", columns=columns, standardise_y=False)
-        y = np.concatenate([found.train.y, found.test.y])
-        assert (y == np.rint(y)).all() and y.min() == 0
+    counts = np.arange(5.0)
+    for mean, scale in rng.uniform(0.1, 9, (300, 2)):
+        np.testing.assert_array_equal(in_own_units((counts - mean) / scale, mean, scale), counts)
