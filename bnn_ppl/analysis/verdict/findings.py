@@ -36,6 +36,7 @@ MOST_DIVERGENT = 0.01
 MOST_LOSS = 0.5
 MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
+AT_FLOOR = "is at its floor"  # of a scale, in the words of a verdict
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
 # Of methods that have such a statistic, in place of longer runs.
 _ADVICE = {
@@ -368,7 +369,7 @@ def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
             text = f"{site} is at its ceiling of {bound:.3g}: its prior allows no more"
         elif "noise" in site:
             text = (
-                f"the {site} is at its floor of {bound:.3g}: the data are less noisy than the "
+                f"the {site} {AT_FLOOR} of {bound:.3g}: the data are less noisy than the "
                 "prior allows"
             )
             advice = (
@@ -376,5 +377,5 @@ def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
                 "a lower floor chains mix more slowly, so check R-hat"
             )
         else:
-            text = f"{site} is at its floor of {bound:.3g}: its prior allows no less"
+            text = f"{site} {AT_FLOOR} of {bound:.3g}: its prior allows no less"
         yield Finding("bound", text, advice)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bnn_ppl.analysis.metrics.calibration_check import INNER
+from bnn_ppl.analysis.verdict.findings import AT_FLOOR
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.reading import streamed_files
@@ -36,14 +37,19 @@ def chosen_likelihood(problem: Problem) -> Description | None:
     return LIKELIHOODS[name]
 
 
-def noises_to_compare(problem: Problem, data: Any, table: Any, choice: str | None) -> str:
+def noises_to_compare(
+    problem: Problem, data: Any, table: Any, verdict: str, choice: str | None
+) -> str:
     """Say which other noise may fit better, if errors are not like those of one Gaussian; else "".
 
-    `table` is that of the calibration check, `choice` what the run has chosen over what.
+    `table` is that of the calibration check, `choice` what the run has chosen over what. Where the
+    verdict says that the noise is at its floor, this makes the intervals too wide.
     """
     chosen = problem.likelihood
     one_sd = data.num_classes is None and chosen.noise in ("auto", "learnt")
     if not one_sd or chosen.covariance == "full" or chosen_likelihood(problem) is not None:
+        return ""
+    if AT_FLOOR in verdict:
         return ""
     inner = table.by == INNER
     few_large = (inner & (table.finding == "too wide")).any()
