@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -115,9 +115,8 @@ class BayesianNetwork(BaseEstimator):
         self._train = rows.standardised(x, y)
         self._description()  # refuses an unknown method before anything is compiled
         self.hidden_ = self._usual_hidden()
-        key = self._key()
+        key, given = self._key(), self.prior_scale
         folder = None if self.folder is None else Path(self.folder).expanduser()
-        given = self.prior_scale
         self.prior_scale_: float | None = _USUAL_SCALE if given is None else given
         known = self._stored(folder)
         if known is not None:
@@ -277,8 +276,7 @@ class BayesianNetwork(BaseEstimator):
 
     @staticmethod
     def _as_widths(hidden: Any) -> Any:
-        several = isinstance(hidden, Iterable) and not isinstance(hidden, str)
-        return tuple(hidden) if several else hidden
+        return hidden if isinstance(hidden, str) or not np.iterable(hidden) else tuple(hidden)
 
     def _open_parts(self) -> list[str]:
         """Name what of the model is left open, to be found from the rows."""
