@@ -26,7 +26,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def import_meanwhile() -> None:
-    """Begin to import ArviZ, which takes a second, while the devices work; no draws need it yet."""
+    """Import ArviZ, which takes a second, in a thread while the devices work."""
     if "arviz" not in sys.modules:
         Thread(target=import_module, args=("arviz",), name="import of ArviZ").start()
 

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ import numpyro
 import pytest
 import xarray
 from interrupts import press_ctrl_c
+from other_processes import written_to
 from small_runs import refused
 
 import bnn_ppl as bnn
@@ -163,19 +164,6 @@ def test_a_folder_that_is_taken_and_the_one_in_its_place_are_named(tmp_path, cap
     assert folder == Path("runs/x-3")
     said = "runs/x holds a run with other settings: this run is stored in runs/x-3\n"
     assert capsys.readouterr().out == said
-
-
-@contextmanager
-def written_to(folder):
-    """Hold the lock of a folder in another process."""
-    script = (
-        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
-        "print(flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script, str(folder / "state.lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        yield
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -517,7 +517,7 @@ def test_a_subset_without_one_of_two_classes_knows_both(tmp_path):
         (range(0, 120, 3), "y has whole numbers, 0 to 117, taken as a regression; if counts"),
         ([0.5, 1.5], None),
         (range(1000), None),
-        (np.exp(np.linspace(-4, 4, 60)) + 0.001, "y is above 0 with a long tail (skewness "),
+        (np.exp(np.linspace(-4, 4, 60)) + 0.001, "y is positive with a long right tail (skewness "),
         (-np.exp(np.linspace(-4, 4, 60)), None),
         (np.exp(np.exp(np.linspace(0, 3.5, 60))), None),  # whose logarithm has one too
     ],

@@ -1,7 +1,5 @@
 """What a search has found is found again for the same model and rows, and for no others."""
 
-import subprocess
-import sys
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from other_processes import written_to
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search, search_cache, structure
@@ -224,16 +223,8 @@ def test_a_search_that_another_process_makes_is_refused(tmp_path):
     """The run would take the usual scale, and remove what the other has found so far."""
     place = tmp_path / "search"
     place.mkdir()
-    script = (
-        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); "
-        "print(flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script, str(place / "state.lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        with pytest.raises(ValueError, match="another process writes to"):
-            scale_or_usual(at_scale, 1.0, folder=place)
-        other.stdin.close()
+    with written_to(place), pytest.raises(ValueError, match="another process writes to"):
+        scale_or_usual(at_scale, 1.0, folder=place)
 
 
 def test_a_damaged_fit_begins_again(tmp_path):

@@ -107,9 +107,9 @@ class CalibrationCheck:
         if len(inner):
             line = inner.loc[(inner.held - inner.expected).abs().idxmax()]
             wide = whole[whole.output == line.output].iloc[0]
-            those = f"those of {100 * wide.expected:g} % {_percent(wide.held)} %"
-            text = f"50 % intervals are {line.finding}: {self._held(line, rows)}, {those} "
-            return f"{text}({_expected(wide)}){self._but(found[found.finding != line.finding])}"
+            others = f"{self._what} hold {_percent(wide.held)} % ({_expected(wide)})"
+            text = f"50 % intervals are {line.finding}: {self._held(line, rows)}; {others}"
+            return text + self._but(found[found.finding != line.finding])
         if len(found):
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]

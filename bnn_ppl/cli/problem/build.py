@@ -30,7 +30,7 @@ from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.finding import in_words, y_in_words
-from bnn_ppl.data.tables.roles import apart
+from bnn_ppl.data.tables.roles import apart, weights_among
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
@@ -120,8 +120,8 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     open_noise = likelihood.noise == "auto" and regression
     names = ["hidden"] * open_widths + ["noise"] * open_noise
     x, y = training_rows(problem, data)[0]
-    x, beside = apart(x, data.roles) if data.roles else (x, {})
-    return structure.parts_to_choose(names, x, y, beside.get("weights"))
+    weights, x = weights_among(x, data.roles), apart(x, data.roles)[0]
+    return structure.parts_to_choose(names, x, y, weights)
 
 
 def named_in_words(names: list[str]) -> str:
@@ -204,7 +204,7 @@ def noise_floor(problem: Problem, data: Any) -> Any:
         check_positive("noise_floor", likelihood.noise_floor)
         return likelihood.noise_floor
     if likelihood.noise == "heteroscedastic":
-        weights = apart(data.train.x, data.roles)[1].get("weights") if data.roles else None
+        weights = weights_among(data.train.x, data.roles)
         return usual_noise_floor(data.train.y if weights is None else data.train.y[weights > 0])
     return NOISE_FLOOR if likelihood.noise in ("auto", "learnt") else None
 

@@ -40,7 +40,7 @@ def chosen_likelihood(problem: Problem) -> Description | None:
 def noises_to_compare(
     problem: Problem, data: Any, table: Any, verdict: str, choice: str | None
 ) -> str:
-    """Say which other noise may fit better, if errors are not like those of one Gaussian; else "".
+    """Say which other noise may fit better, where a single Gaussian does not fit; else "".
 
     `table` is that of the calibration check, `choice` what the run has chosen over what. Where the
     verdict says that the noise is at its floor, this makes the intervals too wide.
@@ -59,7 +59,7 @@ def noises_to_compare(
     options = ["--likelihood student_t"]
     if "heteroscedastic" not in (choice or ""):
         options.insert(0 if varying else 1, "--noise heteroscedastic")
-    return f"errors are not those of one Gaussian: {' or '.join(options)} may fit better\n"
+    return f"a single Gaussian does not fit the errors: {' or '.join(options)} may fit better\n"
 
 
 def keeps_units(problem: Problem) -> bool:

@@ -296,8 +296,8 @@ def _tail_in_words(values: np.ndarray) -> str:
     skewness, of_log = _skewness(values), _skewness(np.log(values))
     if skewness < _LONG_TAIL or abs(of_log) > _NO_TAIL:
         return ""
-    tail = f"a long tail (skewness {skewness:.1f}, of its logarithm {of_log:.1f})"
-    return f"y is above 0 with {tail}: --likelihood log_normal or gamma may fit better"
+    tail = f"a long right tail (skewness {skewness:.1f}, of its logarithm {of_log:.1f})"
+    return f"y is positive with {tail}: --likelihood log_normal or gamma may fit better"
 
 
 def _skewness(values: np.ndarray) -> float:

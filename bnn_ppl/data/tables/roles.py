@@ -131,6 +131,11 @@ def apart(x: Any, roles: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     return x[:, :first], {role: x[:, first + place] for place, role in enumerate(roles)}
 
 
+def weights_among(x: Any, roles: Sequence[str]) -> Any:
+    """Give the weights (rows,) that are a column of x; None if no column is for them."""
+    return apart(x, roles)[1].get("weights") if roles else None
+
+
 def as_they_are(scales: Any, roles: Mapping[str, Any] | Sequence[Any]) -> Any:
     """Give mean and scale of the columns of x with 0 and 1 for those that have a role."""
     first = len(scales.mean) - len(roles)

@@ -37,10 +37,10 @@ from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
 from bnn_ppl.data.tables.roles import (
     Columns,
-    apart,
     inputs_of,
     refuse_no_weight,
     refuse_unused_columns,
+    weights_among,
 )
 from bnn_ppl.data.tables.table_files import (
     SHEET,
@@ -119,8 +119,7 @@ def own(
 
 def _weights_of(source: Path, x: np.ndarray, encoding: Encoding | None) -> np.ndarray | None:
     """Give the weights of training rows; None if no column is for them."""
-    roles = [] if encoding is None else [role for role, _ in encoding.roles]
-    weights = apart(x, roles)[1].get("weights") if roles else None
+    weights = weights_among(x, [] if encoding is None else [role for role, _ in encoding.roles])
     if weights is not None:
         refuse_no_weight(weights, str(source))
     return weights

@@ -7,9 +7,7 @@ Array = NDArray[np.float64]
 
 _MOST_ROWS = 300  # which are looked at: time grows with their cube
 _PENALTIES = 10.0 ** np.arange(-4, 3.5, 0.5)
-_CORRELATION = (
-    0.35  # a clear one; by chance, or where the regression does not fit, often 0.1 to 0.3
-)
+_CORRELATION = 0.35  # by chance, or where the regression fits badly, it is often 0.1 to 0.3
 _EXPLAINED = 0.1  # of the variance: of a prediction that explains less only x itself is looked at
 _LEAST = 1e-2  # of the median squared error: an error of nearly 0 would decide alone
 
