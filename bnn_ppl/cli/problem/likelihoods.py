@@ -138,8 +138,8 @@ def check_likelihood(problem: Problem, data: Any) -> None:
         return
     if not of_classes and np.ndim(data.train.y) > 1 and not chosen.of_several:
         raise ValueError(
-            f"got several outputs with --likelihood {name}, expected one output: leave "
-            "--likelihood out"
+            f"got several outputs with --likelihood {name}, expected one: choose one --target, or "
+            "another --likelihood"
         )
     for role in (role for role in chosen.required if role not in data.roles):
         raise ValueError(
