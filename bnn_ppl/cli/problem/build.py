@@ -20,12 +20,12 @@ from bnn_ppl.cli.problem.networks import (
     inputs,
     network,
     refuse_hidden,
+    refuse_unused_new,
     with_usual_net,
 )
 from bnn_ppl.cli.problem.partly import parameters_in_words, partly, refuse_unused_others
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, num_training, training_rows
-from bnn_ppl.cli.problem.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
