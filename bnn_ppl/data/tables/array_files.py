@@ -37,13 +37,7 @@ def refuse_for_arrays(
 
 
 def read_arrays(path: Path, name: str, split: int | str, encoding: Encoding | None) -> Read:
-    """Read an ``.npz`` file.
-
-    Raises
-    ------
-    ValueError
-        If the file does not have a layout that `load` describes.
-    """
+    """Read an ``.npz`` file."""
     arrays = arrays_in(path)
     for parts in _PARTS:
         if not set(parts) <= set(arrays):
@@ -101,7 +95,7 @@ def _pair(path: Path, x_name: str, y_name: str) -> Data:
     for name, values in ((x_name, x), (y_name, y)):
         if name == x_name or not _is_text(y):
             _check_finite(path, name, values)
-    return Data(with_channel(x) if x.ndim == 3 else x, y)
+    return Data(with_channel(x), y)
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
