@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.rows.features import shapes_with_rows
 from bnn_ppl.runtime.machines.devices import products_in
 
 Array = jax.Array
@@ -45,9 +46,7 @@ class StreamChunks:
         size = -(-size // stream.block) * stream.block  # a block is read once
         self.size, self.num_rows = size, stream.num_rows
         self.num = -(-stream.num_rows // size)
-        self.shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), tuple(examples)
-        )
+        self.shapes = shapes_with_rows(tuple(examples), size)
         self._stream = stream
         self._reader = ThreadPoolExecutor(1, "rows")
         self._ahead: OrderedDict[int, Future] = OrderedDict()
