@@ -176,7 +176,9 @@ def laplace(
     other sites); otherwise it is that of the log integral of the tempered density, in which c
     multiplies the tempered precision of the Gaussian priors.
     """
-    _check(structure, curvature, prior_precision)
+    check_choice("structure", structure or "full", Structure)
+    check_choice("curvature", curvature, Curvature)
+    check_choice("prior_precision", prior_precision, PriorPrecision)
     check_no_factors(posterior, "laplace")
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     rows = posterior.rows.examples
@@ -214,7 +216,11 @@ def laplace(
         rows = posterior.log_likelihood(state.position, batch)
         log_likelihood = posterior.density.total(likelihood_alone(rows), batch)
         info = step_info(state.prior.log_density + log_likelihood)
-        return _added(state, factors, num_rows, log_likelihood), info
+        return state._replace(
+            factors=jax.tree.map(jnp.add, state.factors, factors),
+            num_rows=state.num_rows + num_rows,
+            log_likelihood=state.log_likelihood + num_rows * log_likelihood,
+        ), info
 
     def finish(state: LaplaceState) -> LaplaceState:
         factors = jax.tree.map(lambda leaf: leaf / state.num_rows, state.factors)
@@ -249,16 +255,6 @@ def laplace(
     return method._replace(
         start=(descent_to_mode if determined else starting_descent)(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
-    )
-
-
-def _added(
-    state: LaplaceState, factors: tuple, num_rows: Array, log_likelihood: Array
-) -> LaplaceState:
-    return state._replace(
-        factors=jax.tree.map(jnp.add, state.factors, factors),
-        num_rows=state.num_rows + num_rows,
-        log_likelihood=state.log_likelihood + num_rows * log_likelihood,
     )
 
 
@@ -350,15 +346,6 @@ def _maximiser(function: Callable[[Array], Array]) -> Array:
 
     low, high = jax.lax.fori_loop(0, _NARROWINGS, narrowed, ends)
     return (low + high) / 2
-
-
-def _check(structure: str | None, curvature: str, prior_precision: str) -> None:
-    for name, got, known in (
-        ("structure", structure or "full", Structure),
-        ("curvature", curvature, Curvature),
-        ("prior_precision", prior_precision, PriorPrecision),
-    ):
-        check_choice(name, got, known)
 
 
 def _check_damping(

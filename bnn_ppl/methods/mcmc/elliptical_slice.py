@@ -72,13 +72,13 @@ def elliptical_slice(posterior: Posterior) -> Method:
         lp += there.logdensity + log_normal(there.position) - log_normal(start)
         return there._replace(logdensity=lp), step_info(lp, info.subiter)
 
-    def draw(key: Array, state: kernels.EllipSliceState) -> Position:
-        del key
-        return state.position
-
-    settings = {"method": "elliptical_slice"}
     return Method(
-        init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
+        init,
+        step,
+        lambda key, state: state.position,
+        settings={"method": "elliptical_slice"},
+        logdensity=posterior.logdensity,
+        all_rows=True,
     )
 
 

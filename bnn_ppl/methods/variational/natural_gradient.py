@@ -22,13 +22,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class NaturalGradient:
-    """Options of a fit by natural gradients, as of :func:`bnn_ppl.vogn`.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
-    """
+    """Options of a fit by natural gradients, as of :func:`bnn_ppl.vogn`."""
 
     posterior: Posterior
     learning_rate: float | Schedule | None
