@@ -76,13 +76,7 @@ class General(NamedTuple):
 
 
 def until_of(words: tuple[str, ...]) -> dict[str, float] | None:
-    """Read rhat=NUMBER and ess=NUMBER; numbers that do not fit are refused by ``run``.
-
-    Raises
-    ------
-    ValueError
-        If a word is of another form.
-    """
+    """Read rhat=NUMBER and ess=NUMBER; numbers that do not fit are refused by ``run``."""
     try:
         named = {name: float(number) for name, number in (word.split("=") for word in words)}
         if set(named) <= {"rhat", "ess"}:
@@ -96,13 +90,7 @@ def until_of(words: tuple[str, ...]) -> dict[str, float] | None:
 
 
 def join_hosts() -> None:
-    """Join the other hosts of a cluster.
-
-    Raises
-    ------
-    ValueError
-        If no cluster is detected, or it does not answer.
-    """
+    """Join the other hosts of a cluster."""
     try:
         jax.distributed.initialize(shutdown_timeout_seconds=_SECONDS_TO_REPORT)
     except (ValueError, RuntimeError) as error:

@@ -69,11 +69,6 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
     """Give y with numbers in the place of class labels, and the names of the classes.
 
     Integers from 0 and real numbers are left as they are, and so are those of other models.
-
-    Raises
-    ------
-    ValueError
-        If y is text but not one for each class of the model.
     """
     is_whole = y.dtype.kind in "biu" or whole_numbers(y).dtype.kind in "iu"
     from_0 = y.dtype.kind in "iu" and y.min() == 0 and not (y.max() == 1 and y.ndim > 1)

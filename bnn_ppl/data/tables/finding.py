@@ -96,11 +96,6 @@ def target_of(
     Texts are classes, some numbers among them too, and so are numbers that are categorical. Where
     at least half of the different cells are numbers, or there are too many for classes, or these
     are not wanted, the others are taken for mistakes.
-
-    Raises
-    ------
-    ValueError
-        If there are too many different texts for classes.
     """
     name, present = str(cells.name), cells[~lacks_y(cells)].unique().tolist()
     form, share = form_of(present, hint)
@@ -158,13 +153,7 @@ def role_of(cells: "pandas.Series", hint: str) -> Column:
 
 
 def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray:
-    """Give numbers in the order of time, of numbers or dates.
-
-    Raises
-    ------
-    ValueError
-        If a cell is neither.
-    """
+    """Give numbers in the order of time, of numbers or dates."""
     found = kind_of(cells.rename("time"), hint)
     kind = found.kind if found.kind in ("number", "date") else "date"
     values = values_of(cells, Column("time", kind, form=found.form or "iso"), hint)

@@ -71,13 +71,7 @@ def suffix_of(name: str) -> str:
 
 
 def files_of(name: str) -> list[str]:
-    """List the files of a name: one, those of a folder, or those that a pattern fits.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    """
+    """List the files of a name: one, those of a folder, or those that a pattern fits."""
     path = Path(name).expanduser()
     if is_elsewhere(name) or path.is_file():
         return [name]

@@ -74,16 +74,7 @@ def own(
     encoding: Encoding | None,
     columns: Columns | None = None,
 ) -> DataSet:
-    """Load a file, its inputs standardised by its training rows.
-
-    Raises
-    ------
-    ValueError
-        If the file does not have a layout that `load` describes, or has no such split, subset or
-        target.
-    FileNotFoundError
-        If there is no such file.
-    """
+    """Load a file, its inputs standardised by its training rows."""
     if is_table(name):
         files = files_of(name)
         path = Path(files[0] if len(files) == 1 else name).expanduser()

@@ -104,21 +104,9 @@ def tuned(
     start: the prior's precision plus the empirical Fisher information. The others set the step size
     so that an error of temperature averages ``EXCESS``: to first order it is proportional to the
     step size, so each window of steps multiplies it by the ratio of what was aimed at to what was
-    measured.
-
-    Parameters
-    ----------
-    posterior
-        Posterior to sample.
-    kernel
-        Dynamics.
-    settings
-        Recorded with the draws.
-    start
-        Method whose warm-up the chains go through first; by default
-        ``starting_descent(posterior, spread=True)``.
-    most_thin
-        The most steps from one draw to the next on small data.
+    measured. Before, the chains go through the warm-up of `start`, by default
+    ``starting_descent(posterior, spread=True)``. On small data there are at most `most_thin` steps
+    from one draw to the next.
     """
     posterior = with_prior_read(posterior)
     move, highest = kernel.move, kernel.highest

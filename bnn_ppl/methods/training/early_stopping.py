@@ -43,29 +43,8 @@ def stopped_early(
     others (under vmap): these compute them as long as one of them goes on. The statistics of a
     stopped chain stay those of its last step.
 
-    Parameters
-    ----------
-    method
-        Method whose draw is a point, such as :func:`bnn_ppl.descent`.
-    posterior
-        Posterior that it was built with.
-    held_out
-        Held-out rows (x, y), not among the posterior's; constants of the compiled program.
-    check_every
-        Number of steps between two checks of the held-out rows.
-    patience
-        Number of checks without improvement after which a chain stops.
-
-    Returns
-    -------
-    Method
-        The method with early stopping; it draws the best point.
-
-    Raises
-    ------
-    ValueError
-        If a count is below 1, if the method has a warm-up or a fitted distribution of its own, or
-        if the rows are not finite or do not have the form of the posterior's.
+    The draw of the method is a point. `held_out`, `check_every` and `patience` are as of
+    :func:`bnn_ppl.descent`; the held-out rows are constants of the compiled program.
     """
     check_count("check_every", check_every)
     check_count("patience", patience)

@@ -147,12 +147,6 @@ def check_state(module: nnx.Module, state: nnx.State, *, ready: bool) -> None:
     """Refuse state that is neither weights nor statistics, and statistics of nothing.
 
     A `ready` network is given with its statistics, in the place of its factory.
-
-    Raises
-    ------
-    ValueError
-        If the network has other state, or is in eval mode with the mean 0 and variance 1 of a
-        network that has seen no rows.
     """
     modules = dict(nnx.iter_modules(module))
     of_linen = [path for path, each in modules.items() if isinstance(each, nnx.bridge.ToNNX)]

@@ -31,15 +31,7 @@ def flat_prior() -> dist.Distribution:
 def prior_by_site(
     prior: Prior, name: str, sites: list[str]
 ) -> Callable[[str, tuple[int, ...]], SitePrior]:
-    """Give ``site, shape -> distribution, Point or "fixed"`` for the network `name`.
-
-    Raises
-    ------
-    TypeError
-        If a prior is none of these, nor a function that gives one.
-    ValueError
-        If a name or pattern fits none of the sites, a site has no prior, or a word is unknown.
-    """
+    """Give ``site, shape -> distribution, Point or "fixed"`` for the network `name`."""
     if isinstance(prior, Mapping):
         entries = _by_pattern(prior, name, sites)
         return lambda site, shape: _at_site(entries[site], site, shape)

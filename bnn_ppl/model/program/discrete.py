@@ -40,12 +40,6 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: A
     r"""Give a program with the mixture over its discrete sites in place of the observed one.
 
     .. math:: p(y_i | x_i, w) = \sum_z p(z | w)\, p(y_i | x_i, z, w)
-
-    Raises
-    ------
-    ValueError
-        If they are not of single rows, have no finite support, take too many values together, are
-        scaled or masked, or something else than the observed site depends on them.
     """
     sites = [site for site in latent_sites(trace) if site["fn"].support.is_discrete]
     if not sites:

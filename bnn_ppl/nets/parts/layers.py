@@ -61,11 +61,6 @@ def norm_layer(norm: Norm, num_channels: int, *, rngs: nnx.Rngs) -> nnx.Module:
     Batch normalisation (Ioffe & Szegedy, 2015) has PyTorch's defaults: 1e-5 is added to the
     variance, scales start at 1, biases at 0, and running averages, where a training loop keeps
     them, move by a tenth.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind.
     """
     if norm == "filter_response":
         return FilterResponseNorm(num_channels)
