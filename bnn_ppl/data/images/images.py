@@ -76,8 +76,10 @@ def images(
     for source, arrays in _whole_sets(name, where, kind):
         most = max(most, len(arrays[0]))
         if len(arrays[0]) >= rows:
-            _check_images(f"{name} from {source}", *arrays, kind=kind)
             x_train, y_train, x_test, y_test = arrays
+            for x, y in ((x_train, y_train), (x_test, y_test)):
+                _check_pixels(f"{name} from {source}", x, kind.shape)
+                _check_labels(f"{name} from {source}", y, len(x), kind.num_classes)
             train = Data(with_channel(x_train[:rows]), y_train[:rows])
             test = Data(with_channel(x_test), y_test)
             by = MeanScale(255 * np.asarray(kind.mean), 255 * np.asarray(kind.std))
@@ -214,12 +216,6 @@ def _too_few(
 
 def _for_tests(name: str) -> str:
     return f"for its test images call data.out_of_distribution({name!r}, like=...)"
-
-
-def _check_images(path: str, *arrays: np.ndarray, kind: ImageSet) -> None:
-    for x, y in (arrays[:2], arrays[2:]):
-        _check_pixels(path, x, kind.shape)
-        _check_labels(path, y, len(x), kind.num_classes)
 
 
 def _check_pixels(

@@ -204,6 +204,13 @@ def require(
         raise ValueError(f"{path}: got {got}, expected {expected}; {do}")
 
 
+def refuse_given(name: str, hint: str, **arguments: object) -> None:
+    """Raise ValueError if an argument that another kind of data takes is given."""
+    for argument, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {hint}")
+
+
 def unreadable(path: Path | str, error: Exception) -> ValueError:
     """Make the error for a file that could not be read, in one line."""
     first = (str(error) or type(error).__name__).splitlines()[0]

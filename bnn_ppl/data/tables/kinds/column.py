@@ -73,7 +73,7 @@ class Kind(NamedTuple):
     learnt : callable
         Adds what is found in the cells of the training rows, and their values, to the column.
     spread : callable
-        Makes columns of x (rows, columns) of the values, none of which is missing.
+        Makes columns of x (rows, columns) of the values, none of which is missing; by default one.
     names : callable
         Names these.
     words : callable
@@ -83,9 +83,9 @@ class Kind(NamedTuple):
     form: Callable[[Sequence[str], str], str | None]
     values: Callable[["pandas.Series", Column, str], np.ndarray]
     learnt: Callable[[Column, "pandas.Series", np.ndarray], Column]
-    spread: Callable[[np.ndarray, Column], np.ndarray]
-    names: Callable[[Column], list[str]]
-    words: Callable[[Column], str]
+    spread: Callable[[np.ndarray, Column], np.ndarray] = lambda values, column: values[:, None]
+    names: Callable[[Column], list[str]] = lambda column: [column.name]
+    words: Callable[[Column], str] = lambda column: ""
 
 
 def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":

@@ -116,11 +116,4 @@ def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Colum
     return column._replace(fill=float(np.median(seen)))
 
 
-NUMBER = Kind(
-    form=_form,
-    values=_values,
-    learnt=_learnt,
-    spread=lambda values, column: values[:, None],
-    names=lambda column: [column.name],
-    words=lambda column: "",
-)
+NUMBER = Kind(_form, _values, _learnt)
