@@ -110,7 +110,7 @@ def continual(
     images, training = studying.images(), studying.training("continual")
     table = studies.continual_learning(
         images,
-        _mlp(images, hidden),
+        partial(bnn.nets.MLP, prod(images.train.x.shape[1:]), hidden, _num_classes(images)),
         learners=learners,
         num_tasks=num_tasks,
         prior=bnn.priors.fan_in(prior_scale),
@@ -200,10 +200,6 @@ def _write(table: Any, drawn: Any, path: Path, figure: Path) -> None:
     table.to_csv(path, index=False)
     drawn.savefig(figure, dpi=150)
     print(f"table in {path}, figure in {figure}")
-
-
-def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
-    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, _num_classes(data))
 
 
 def _num_classes(data: Any) -> int:

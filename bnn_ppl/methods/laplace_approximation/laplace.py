@@ -20,7 +20,7 @@ from bnn_ppl.methods.laplace_approximation.block_gaussian import (
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated, shares
 from bnn_ppl.methods.laplace_approximation.fisher_labels import Curvature
 from bnn_ppl.methods.layers.layer_calls import called_layers
-from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_no_factors, check_number_of_rows
@@ -236,8 +236,6 @@ def laplace(
             multiplier=multiplier,
         )
 
-    kind: DrawsFrom = "gaussian" if structure == "diagonal" else "structured_gaussian"
-
     def draw(key: Array, state: LaplaceState) -> Tree:
         return drawn(blocks, key, state.position, state.factors)
 
@@ -248,19 +246,22 @@ def laplace(
 
     settings: dict[str, Any] = {"method": "laplace", "structure": structure, "curvature": curvature}
     settings |= {"prior_precision": prior_precision, "damping": damping}
-    method = Method(init, _no_step, draw, warmup, settings, parameters, finish=finish)
-    method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
     size = posterior.num_rows // -(-posterior.num_rows // _BATCH_SIZE)  # of batches of one size
     determined = posterior.num_rows >= ROWS_A_WEIGHT * posterior.num_weights
-    return method._replace(
+    return Method(
+        init,
+        lambda key, state, batch: (state, {}),
+        draw,
+        warmup,
+        settings,
+        parameters,
+        logdensity=posterior.logdensity,
+        draws_from="gaussian" if structure == "diagonal" else "structured_gaussian",
+        raw_rows=True,
+        finish=finish,
         start=(descent_to_mode if determined else starting_descent)(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
     )
-
-
-def _no_step(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
-    del key, batch
-    return state, {}
 
 
 def _log_evidence(

@@ -179,7 +179,8 @@ def adaptive(
         chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
-    average, num_pooled = (mean_over_chains, number_of_chains) if together else (_own, lambda: 1)
+    alone = lambda own: own, lambda: 1
+    average, num_pooled = (mean_over_chains, number_of_chains) if together else alone
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
         if together:  # each chain has looked for a first step size: the least is safe for all
@@ -238,11 +239,6 @@ def usual_acceptance(posterior: Posterior) -> float:
     if posterior.rows.classes is not None:
         return 0.8
     return 0.9 if affordable_steps(posterior) == _MOST_STEPS[1] else 0.95
-
-
-def _own(tree: Tree) -> Tree:
-    """Give what a chain averages where each adapts for itself."""
-    return tree
 
 
 def _shared_rate(rate: Array) -> Array:

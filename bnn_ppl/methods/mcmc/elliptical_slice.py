@@ -65,7 +65,8 @@ def elliptical_slice(posterior: Posterior) -> Method:
             ratio = change(w) - (log_normal(w) - log_normal(start))
             ratio = jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept NaN
             # Where the bracket has shrunk to the start, rounding must not reject that.
-            return jnp.where(_are_equal(w, start), 0.0, ratio)
+            same = [jnp.all(w[site] == start[site]) for site in start]
+            return jnp.where(jnp.all(jnp.stack(same)), 0.0, ratio)
 
         there = kernels.EllipSliceState(start, jnp.zeros_like(lp))
         there, info = kernel(key, there, log_ratio)
@@ -80,7 +81,3 @@ def elliptical_slice(posterior: Posterior) -> Method:
         logdensity=posterior.logdensity,
         all_rows=True,
     )
-
-
-def _are_equal(first: Position, second: Position) -> Array:
-    return jnp.all(jnp.stack([jnp.all(first[site] == second[site]) for site in first]))

@@ -85,7 +85,8 @@ def stopped_early(
         better = log_likelihood > state.log_likelihood
         best = jax.tree.map(partial(jnp.where, better), point, state.best)
         # Until trials of learning rates have ended, the method stays at its start: no miss.
-        moved = jnp.stack(jax.tree.leaves(jax.tree.map(_differ, point, state.best))).any()
+        changes = jax.tree.map(lambda one, other: jnp.any(one != other), point, state.best)
+        moved = jnp.stack(jax.tree.leaves(changes)).any()
         moved |= state.has_moved
         return state._replace(
             best=best,
@@ -111,10 +112,6 @@ def stopped_early(
         begin=method.tuning.of_inner().begin,
         batching=method.batching._replace(order="epochs"),
     )
-
-
-def _differ(one: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.any(one != other)
 
 
 def _log_likelihood(posterior: Posterior, point: Tree, rows: tuple[Any, Any]) -> jax.Array:

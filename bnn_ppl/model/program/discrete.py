@@ -51,7 +51,7 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: A
             _refuse(site, f"of {type(each).__name__}", "one with a finite support")
         if shape != (num_rows,):
             _refuse(site, f"of shape {shape}", f"one value for each row, ({num_rows},)")
-    sizes = tuple((site["name"], _size(site)) for site in sites)
+    sizes = tuple((s["name"], len(s["fn"].enumerate_support(expand=False))) for s in sites)
     num = math.prod(size for _, size in sizes)
     if num > _MOST:
         _refuse(sites[0], f"of {num} combinations of values", f"at most {_MOST}")
@@ -75,10 +75,6 @@ def _refuse(site: dict, got: str, expected: str) -> None:
         f"got the discrete latent site {site['name']!r} {got}, expected {expected}, to sum it out: "
         f"{_ADVICE}"
     )
-
-
-def _size(site: dict) -> int:
-    return int(site["fn"].enumerate_support(expand=False).shape[0])
 
 
 def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any) -> None:

@@ -72,13 +72,10 @@ def _convolved(x: Array, kernel: Array, window: tuple) -> Array:
 def _tangent(window: tuple, at: tuple[Array, Array], towards: tuple[Array, Array]) -> Any:
     (x, kernel), (dx, dkernel) = at, towards
     # Programs are lowered after the precision that holds here has been left.
-    options = {"window": window, "axes": (), "precision": _precision()}
+    precision: Any = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    options = {"window": window, "axes": (), "precision": precision}
     moved = _linear.bind(dx, kernel, **options) + _linear.bind(x, dkernel, **options)
     return _convolved(x, kernel, window), moved
-
-
-def _precision() -> Any:
-    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 # --- the tangent: a convolution that is linear in either argument, with transposes of our own
