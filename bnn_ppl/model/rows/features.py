@@ -225,20 +225,9 @@ def fixed_part(
 ) -> FixedPart | None:
     """Find the part of ``function((position, y), x)`` that follows from x alone, by row.
 
-    Parameters
-    ----------
-    function
-        Whose results are the same, row by row, for any rows.
-    position
-        Shapes of the position.
-    data
-        Rows (x, y), or their shapes.
-
-    Returns
-    -------
-    FixedPart or None
-        None if there is nothing to gain: no product or convolution of what does not depend on the
-        position, or none whose results have one entry for each row.
+    The results of the function are the same, row by row, for any rows (x, y); of the position and
+    the rows only the shapes are used. None if there is nothing to gain: no product or convolution
+    of what does not depend on the position, or none whose results have one entry for each row.
     """
     num_rows = len(data[1])
     x, y = shapes_with_rows(data, num_rows)
@@ -290,7 +279,10 @@ def with_features(
     features were computed: then only x itself will do.
     """
     leaves = jax.tree.leaves(features.x, is_leaf=_is_unread)
-    x = [_of_rows(leaf, len(y)) if _is_unread(leaf) else leaf for leaf in leaves]
+    x = [
+        jax.ShapeDtypeStruct((len(y), *leaf.shape), leaf.dtype) if _is_unread(leaf) else leaf
+        for leaf in leaves
+    ]
     tree = jax.tree.structure(features.x, is_leaf=_is_unread)
     program = program_of(function, (position, y), jax.tree.unflatten(tree, x))
     if program.digest != features.digest:
@@ -316,10 +308,6 @@ def are_small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
 
 def _is_unread(leaf: Any) -> bool:
     return isinstance(leaf, Unread)
-
-
-def _of_rows(row: Unread, num_rows: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((num_rows, *row.shape), row.dtype)
 
 
 def shapes_with_rows(tree: Tree, num_rows: int) -> Tree:

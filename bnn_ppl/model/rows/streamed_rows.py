@@ -125,18 +125,9 @@ def summed_over_chunks(
     Differences of such pairs, one part at a time, are as exact as those of the rows one by one.
     A gradient is accumulated with the value, in one pass over the chunks of which nothing is kept.
 
-    Parameters
-    ----------
-    by_row
-        ``position, constants, (x, y, mask) -> (rows,)``: log-likelihood of each row, 0 for padding.
-        It may depend on no other array of a program.
-    position
-        Where to evaluate it.
-    constants
-        What else it depends on. There is no gradient with respect to these.
-    chunks
-        Rows, which the host reads: the chunks do not depend on the position, so that one serves all
-        the positions that `vmap` maps.
+    ``by_row(position, constants, (x, y, mask))`` is the log-likelihood of each row, 0 for padding,
+    and may depend on no other array of a program. There is no gradient by the constants. The chunks
+    do not depend on the position, so that one serves all the positions that `vmap` maps.
     """
     precision: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
