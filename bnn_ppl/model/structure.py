@@ -16,6 +16,7 @@ from jax.interpreters import partial_eval
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.program.site_checks import (
     refuse_count,
     refuse_numbers,
@@ -29,13 +30,11 @@ from bnn_ppl.model.trace import (
     Data,
     element_support,
     factors,
-    initial_value,
     innermost,
     is_factor,
     latent_sites,
     log_prob,
     observed_sites,
-    traced,
     unmasked,
 )
 
@@ -77,7 +76,7 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
     found: list[dist.Distribution] = []
 
     def inspect(x: Any, y: Any) -> None:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         found.extend(site["fn"] for site in observed_sites(trace) if site["value"] is y)
 
     with explained(x):
@@ -112,7 +111,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     laws: dict[str, dist.Distribution] = {}
 
     def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         for site in trace.values():
             refuse_site(site)
         latent, observed = latent_sites(trace), observed_sites(trace)
@@ -172,8 +171,7 @@ def _observes(model: Callable, x: Any, y: Any, name: str) -> bool:
     """Whether a site's value is y, though by way of a function, such as y[rows]."""
 
     def value(x: Any, y: Any) -> Array:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
-        return trace[name]["value"]
+        return initial_trace(model, x, y)[name]["value"]
 
     return bool(jnp.array_equal(jax.jit(value)(x, y), y))
 
@@ -182,7 +180,7 @@ def _shown(model: Callable, x: Any, y: Any, name: str) -> np.ndarray:
     """Give the entries of a site's value that no mask hides."""
 
     def value_and_mask(x: Any, y: Any) -> tuple[Array, Array]:
-        site = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)[name]
+        site = initial_trace(model, x, y)[name]
         law, value = site["fn"], jnp.asarray(site["value"])
         mask = jnp.ones(value.shape, bool)
         while law is not unmasked(law):
@@ -250,7 +248,7 @@ def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
     names = sorted(y)
 
     def parameters(x: Any, y: Any) -> list[list[Any]]:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         laws = [trace[name]["fn"] if name in trace else () for name in names]
         leaves = [jax.tree.leaves(law) for law in laws]
         return [[leaf for leaf in own if isinstance(leaf, jax.Array)] for own in leaves]

@@ -14,14 +14,13 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro import handlers
 
+from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.structure import used_inputs
 from bnn_ppl.model.trace import (
-    initial_value,
     innermost,
     latent_sites,
     log_prob,
     observed_sites,
-    traced,
 )
 
 _MOST = 256  # combinations of their values
@@ -82,7 +81,7 @@ def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any,
     names = [name for name, _ in discrete.sizes]
 
     def densities(values: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
-        trace = _traced_at(values, model, x, y)
+        trace = initial_trace(model, x, y, values)
         sites = [site for site in trace.values() if site["type"] == "sample"]
         others = [s for s in sites if s["name"] not in (*names, discrete.observed)]
         return log_prob(trace[discrete.observed]), [log_prob(site) for site in others]
@@ -106,7 +105,7 @@ def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any)
     """Name the deterministic sites that depend on discrete ones: they have no one value."""
 
     def deterministic(values: dict[str, Any], x: Any, y: Any) -> dict[str, Any]:
-        trace = _traced_at(values, model, x, y)
+        trace = initial_trace(model, x, y, values)
         sites = [site for site in trace.values() if site["type"] == "deterministic"]
         return {site["name"]: site["value"] for site in sites}
 
@@ -119,13 +118,6 @@ def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any)
 
 def _zeros(discrete: _Discrete, first: dict) -> dict[str, Any]:
     return {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name, _ in discrete.sizes}
-
-
-def _traced_at(values: dict[str, Any], model: Callable, x: Any, y: Any) -> dict[str, dict]:
-    def chosen(site: dict) -> Any:
-        return values[site["name"]] if site["name"] in values else initial_value(site)
-
-    return traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
 
 
 def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> None:

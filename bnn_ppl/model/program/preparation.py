@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
+from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.network import InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
@@ -24,7 +25,6 @@ from bnn_ppl.model.structure import explained, used_inputs
 from bnn_ppl.model.trace import (
     OF_ROWS,
     factors,
-    initial_value,
     latent_sites,
     log_prob,
     observed_sites,
@@ -83,7 +83,7 @@ def _sites(model: Callable, x: Any, y: Any) -> dict[str, dict]:
     found: dict[str, dict] = {}
 
     def inspect(x: Any, y: Any) -> None:
-        found.update(traced(model, x, y, jax.random.key(0), substitute_fn=initial_value))
+        found.update(initial_trace(model, x, y))
 
     with explained(x):
         jax.eval_shape(inspect, x, y)
@@ -194,10 +194,7 @@ def _is_needed(model: Callable, x: Any, y: Any, unobserved: dict) -> bool:
     hidden, value = unobserved["name"], unobserved["value"]
 
     def others(value: Any, x: Any, y: Any) -> list[Any]:
-        def chosen(site: dict) -> Any:
-            return value if site["name"] == hidden else initial_value(site)
-
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+        trace = initial_trace(model, x, y, {hidden: value})
         sites = (site for site in trace.values() if site["type"] == "sample")
         return [log_prob(site) for site in sites if site["name"] != hidden]
 
@@ -215,7 +212,7 @@ def _observed_at_own_values(
         return ()
 
     def values(x: Any, y: Any) -> list[Any]:
-        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        found = initial_trace(model, x, y)
         return [found[name]["value"] for name in names]
 
     of_y = _that_depend(jax.make_jaxpr(values)(x, y), names, len(jax.tree.leaves(x)))
@@ -252,7 +249,7 @@ def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) ->
         return ()
 
     def densities(x: Any, y: Any) -> list[Any]:
-        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        found = initial_trace(model, x, y)
         return [log_prob(found[name]) for name in names]
 
     jaxpr, found = jax.make_jaxpr(densities, return_shape=True)(x, y)
