@@ -77,22 +77,10 @@ def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     other sites, and layers that are not called as layers, are differentiated row by row; those of
     a network with batch normalisation with the statistics of the batch held.
 
-    Parameters
-    ----------
-    posterior
-        Posterior, whose batches may have a mask. With a ``microbatch``, larger batches are
-        processed in chunks of that many rows on a device, each once. No other part of the model
-        may use the weights of a layer.
-
-    Returns
-    -------
-    Callable
-        ``position, batch, kl_weight=None -> RowGradients``.
-
-    Raises
-    ------
-    ValueError
-        If the network calls a layer twice.
+    The function is ``position, batch, kl_weight=None -> RowGradients``, of batches that may have a
+    mask. With a ``microbatch``, larger ones are processed in chunks of that many rows on a device,
+    each once. No other part of the model may use the weights of a layer, and a network that calls a
+    layer twice is refused.
     """
     layers = {name: layer for name, layer in row_layers(posterior).items() if _is_quick(layer)}
     return partial(_row_gradients, posterior, layers)

@@ -34,20 +34,8 @@ def convolution(
 ) -> Array:
     """Convolve as ``jax.lax.conv_general_dilated`` does, for ``flax.nnx.Conv`` to call.
 
-    Parameters
-    ----------
-    x
-        (rows, ..., channels).
-    kernel
-        (..., channels in, channels out).
-    strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, **options
-        As for ``jax.lax.conv_general_dilated``, which computes unusual cases: groups, more than
-        three spatial axes, other options, and what it refuses.
-
-    Returns
-    -------
-    Array
-        (rows, ..., channels out).
+    x is (rows, ..., channels), the kernel (..., channels in, channels out). JAX itself computes
+    unusual cases: groups, more than three spatial axes, other options, and what it refuses.
     """
     usual = feature_group_count == 1 and len(strides) <= 3
     refused = isinstance(padding, str) and any(holes > 1 for holes in lhs_dilation)
