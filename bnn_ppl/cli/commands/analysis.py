@@ -72,7 +72,9 @@ def correlations(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    _check_counts(num_draws=num_draws, num_rows=num_rows)
+    for option, count in {"num-draws": num_draws, "num-rows": num_rows}.items():
+        if count < 2:
+            raise ValueError(f"got --{option} {count}, expected 2 or more: correlate several")
     run = reopen(folder, data_dir)
     if corruptions and run.data.test.x.ndim != 4:
         raise ValueError(
@@ -176,13 +178,6 @@ def chains(
     )
     print(table_text(table, index=False))
     write_table(table, bnn.plots.chain_budget(table), folder / "chains.csv")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 2:
-            option = name.replace("_", "-")
-            raise ValueError(f"got --{option} {count}, expected 2 or more: correlate several")
 
 
 def _priors_and_posterior(
