@@ -203,14 +203,14 @@ def load(
     (openpyxl needed). Several files with the same columns, in a folder or named by a pattern such
     as ``2024-*.csv``, are one table. With fsspec an address can be given; "-" is standard input.
 
-    A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Booleans (true and
-    false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the first
-    one of the training rows and, where these span them, sine and cosine of year, week and day.
-    Texts are categories, one column of 0 and 1 for each of at most 50, and one for others: those
-    that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table; 30 rows
-    are always enough) and those not seen in training. Columns with more than half as many texts as
-    rows, and a column "id", "index" or so that counts the rows, are left out, as is a first column
-    without a name, the index of pandas.
+    A column of numbers (also "12 %", "1,234.5", "EUR 5", "(5)" for -5) stays as it is. Booleans
+    (true and false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the
+    first one of the training rows and, where these span them, sine and cosine of year, week and
+    day. Texts are categories, one column of 0 and 1 for each of at most 50, and one for others:
+    those that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table;
+    30 rows are always enough) and those not seen in training. Columns with more than half as many
+    texts as rows, and a column "id", "index" or so that counts the rows, are left out unless they
+    are named, as is a first column without a name, the index of pandas.
 
     Empty cells (also NA, NaN, null, "?", infinite and other unreadable ones) are filled by the
     median of the training rows, or the most frequent Boolean, beside a column that says where;

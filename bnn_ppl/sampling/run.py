@@ -230,20 +230,20 @@ def run(
                     state, interruption = warm_up_and_draw(state, interrupted, progress)
                 by_user = agreed(pressed() or (interruption is not None and interruption.pressed))
                 if interruption is not None:
-                    by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
+                    by = "Ctrl-C" if by_user else "max_minutes"
                     state = draw_reached_fit(state, interruption, by)
             if not state.done.draws:
-                _raise_without_draws(by_user, max_minutes)
+                _raise_without_draws(by_user)
             draws = collect(state)
             if verdict and jax.process_count() == 1:
                 judge(state, draws, progress)
             return draws
 
 
-def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
+def _raise_without_draws(pressed: bool) -> NoReturn:
     if pressed:
         raise KeyboardInterrupt
     raise TimeoutError(
-        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
-        "more minutes; a run with a folder is resumed by the same call or command"
+        "got too few max_minutes, which passed before the first draw, expected more: give more "
+        "minutes; a run with a folder is resumed by the same call or command"
     )

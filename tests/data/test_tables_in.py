@@ -626,7 +626,7 @@ def test_true_and_false_are_numbers_where_training_rows_had_1_and_0(tmp_path):
 
 def test_numbers_of_a_category_type_are_categories():
     frame = pd.DataFrame({"a": pd.Categorical([3, 1, 2] * 4), "b": [1.5, 2, 3] * 4})
-    found = kinds_of(as_text(frame, "row {}".format), ())
+    found = kinds_of(as_text(frame, "row {}".format), data.Columns())
     assert {name: own.kind for name, own in found.items()} == {"a": "category", "b": "number"}
 
 

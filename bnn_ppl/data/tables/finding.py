@@ -1,6 +1,5 @@
 """What the columns of a table are, and how that is said: in a line, and as a table."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from bnn_ppl.data.tables.kinds.number import (
     number_in,
 )
 from bnn_ppl.data.tables.reading import DataSet, require
-from bnn_ppl.data.tables.roles import as_they_are
+from bnn_ppl.data.tables.roles import Columns, as_they_are
 
 if TYPE_CHECKING:
     import pandas
@@ -39,16 +38,16 @@ _COUNTS = 100  # different whole numbers that may be counts
 _LONG_TAIL, _NO_TAIL = 2.0, 1.0  # skewness of y, and of its logarithm, if y is a product of many
 
 
-def kinds_of(
-    inputs: "pandas.DataFrame", categorical: Sequence[str], whole: bool = True
-) -> dict[str, Found]:
+def kinds_of(inputs: "pandas.DataFrame", columns: Columns, whole: bool = True) -> dict[str, Found]:
     """Tell what kind each column is, by all rows of a table, or by some in any order."""
+    wanted = (*(columns.only or ()), columns.time)
     return {
         name: kind_of(
             inputs[name],
             mark_of(inputs, name),
-            name in categorical or type_in(inputs, name) == "category",
+            name in columns.categorical or type_in(inputs, name) == "category",
             whole,
+            name in wanted,
         )
         for name in inputs
     }
@@ -216,6 +215,7 @@ def in_words(encoding: Encoding) -> str:
         if column.kind == "number" and column.form == COMMA
     ]
     parts += [f"{listed(commas)} with decimal commas"] if commas else []
+    parts += [f"{column.name} {column.remark}" for column in encoding.inputs if column.remark]
     parts += [f"{column.name} for {role}" for role, column in encoding.roles]
     if encoding.class_names:
         parts.append(_classes_in_words(encoding))
@@ -248,9 +248,11 @@ def _filled(encoding: Encoding) -> str:
     """Say in which columns empty cells were filled."""
     if any(column.fill is not None and not column.form for column in encoding.inputs):
         return "empty cells filled by the mean or the most frequent category"
-    told = [f"{column.name} ({column.empty})" for column in encoding.inputs if column.marked]
+    marked = [column for column in encoding.inputs if column.marked]
+    told = [f"{column.name} ({column.empty})" for column in marked]
+    what = "empty or unreadable" if any("unreadable" in c.remark for c in marked) else "empty"
     by = "the median, or the most frequent value, and marked in a column beside it"
-    return f"empty cells filled by {by}: {listed(told)}" if told else ""
+    return f"{what} cells filled by {by}: {listed(told)}" if told else ""
 
 
 def y_in_words(data: DataSet) -> str:

@@ -170,7 +170,7 @@ def _read_table(
     if classes is None and names[at[0]] in columns.categorical:
         classes = True
     filled = (table.iloc[:, used] != "").any(axis=1).to_numpy()
-    kinds = kinds_of(table.iloc[filled, used], columns.categorical)
+    kinds = kinds_of(table.iloc[filled, used], columns)
     table, without = _with_y(table, at, source, encoding)
     y_cells, inputs = table.iloc[:, at], table.iloc[:, used]
     train, test = _split(name, split, table, columns, (inputs, kinds, encoding))

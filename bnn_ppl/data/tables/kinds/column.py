@@ -45,6 +45,8 @@ class Column(NamedTuple):
         Least and largest value of the training rows; of dates in days since 1970.
     cycles : tuple of str
         For a date: "year", "week" and "day" where the training rows span them.
+    remark : str
+        What is odd about its cells in the training rows; "" if nothing is.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Column(NamedTuple):
     low: float | None = None
     high: float | None = None
     cycles: tuple[str, ...] = ()
+    remark: str = ""
 
 
 class Kind(NamedTuple):
