@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import finish
+from bnn_ppl.plots.style import finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,13 +42,10 @@ def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
     ValueError
         If it is not such a Dataset, or a panel has no finite value.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     _check_surface(surface)
     wide, high = (float(np.ptp(np.asarray(surface[axis]))) for axis in "uv")
     height = 1.0 + 3.7 * min(max(high / wide, 0.4), 1.6)
-    figure = Figure(figsize=(15, height), layout=ConstrainedLayoutEngine(w_pad=0.12))
+    figure = new_figure(15, height, w_pad=0.12)
     axes = figure.subplots(1, len(PANELS), sharey=True)
     for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
         _panel(ax, surface, name)
@@ -70,11 +67,9 @@ def barriers(lines: Mapping[str, Any]) -> Figure:
     ValueError
         If there is no line.
     """
-    from matplotlib.figure import Figure
-
     if not lines:
         raise ValueError("got no lines, expected at least one, from bnn_ppl.symmetry.barrier")
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    figure = new_figure(5, 3.5)
     axes = figure.subplots()
     for name, line in lines.items():
         label = f"{name} (barrier {float(line.barrier):.2g})"
