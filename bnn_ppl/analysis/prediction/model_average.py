@@ -93,7 +93,7 @@ def added(
 
     def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
         new, each = of_draw(*draw, sums.weight)
-        return _merged(sums, new), each
+        return merged(sums, new), each
 
     draws = block, weights.astype(float)
     if sums is None:
@@ -146,7 +146,8 @@ def moments_of(
         return "mean", drawn.mean(0), drawn.var(0, ddof=1)
 
 
-def _merged(sums: Sums, new: Sums) -> Sums:
+def merged(sums: Sums, new: Sums) -> Sums:
+    """Give the sums over all draws from those over some and over the others."""
     weight = sums.weight + new.weight
     share = new.weight / jnp.where(weight > 0, weight, 1.0)
     change = new.mean - sums.mean
