@@ -21,7 +21,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     key_of,
     numbered,
     of_draws,
-    predictive_of,
     row_dims,
     told_of_first,
     with_arguments,
@@ -115,8 +114,7 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     """Score rows in parts, of which the draws fit in memory."""
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     shares, num_rows = jnp.asarray(weights.ravel(), float), len(y)
-    first, _ = next(iter(in_blocks(sites, weights)))
-    exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(predictive_of(posterior), first, x)
+    exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(posterior, sites, x)
     each = 1 if exact else _draws_each(weights.size)
     drawing = with_arguments(_drawn, targeted=with_targets(posterior), num_draws=each)
     of_block = compiled(distributions_of if exact else drawing, posterior)
@@ -139,22 +137,20 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
 
 def _is_of_numbers(posterior: Posterior, draws: Any, x: Tree) -> bool:
     """Whether y has an order, unlike classes."""
-    sites = sites_to_predict(posterior, draws)
-    block, _ = next(iter(in_blocks(sites, weights_of(draws))))
     try:
-        _is_gaussian(predictive_of(posterior), block, x)
+        _is_gaussian(posterior, sites_to_predict(posterior, draws), x)
     except ValueError:
         return False
     return True
 
 
-def _is_gaussian(predictive: Predictive, block: Tree, x: Tree) -> bool:
+def _is_gaussian(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     """Whether each draw predicts a Gaussian; ValueError for classes."""
 
     def tell(law: dist.Distribution) -> bool:
         return uncensored(law) is law and type(single_outputs(law)) is dist.Normal
 
-    return told_of_first(predictive, block, x, tell)
+    return told_of_first(posterior, sites, x, tell)
 
 
 # --- Gaussians

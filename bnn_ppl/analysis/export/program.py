@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
+from bnn_ppl.analysis.prediction.distribution_functions import single_outputs
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.model_average import added
+from bnn_ppl.analysis.prediction.model_average import added, moments_of
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
     Tree,
     predictive_of,
+    told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
@@ -29,32 +32,17 @@ PLATFORMS = "cpu", "cuda", "tpu"
 class Program(NamedTuple):
     """A program ``arrays, weights, levels, x -> {name: values}``, and its first two arguments.
 
-    Attributes
-    ----------
-    content : bytes
-        The program, serialised by ``jax.export``; any number of levels and rows.
-    arrays : list of numpy.ndarray
-        The draws, site by site, then numbers of the model.
-    weights : numpy.ndarray
-        Of the draws, (draws,).
-    platforms : tuple of str
-        Where it runs.
-    is_of_classes : bool
-        Whether it gives "probs" and "expected_entropy", not "mean", "variance",
-        "epistemic_variance" and "quantiles".
-    has_quantiles : bool
-        Whether these are among what it gives.
-    is_discrete : bool
-        Whether y is of counts.
+    Of classes it gives "probs" and "expected_entropy"; else "mean", "variance",
+    "epistemic_variance" and, where `has_quantiles`, "quantiles".
     """
 
-    content: bytes
-    arrays: list[np.ndarray]
-    weights: np.ndarray
-    platforms: tuple[str, ...]
+    content: bytes  # serialised by ``jax.export``; of any number of levels and rows
+    arrays: list[np.ndarray]  # the draws, site by site, then numbers of the model
+    weights: np.ndarray  # of the draws, (draws,)
+    platforms: tuple[str, ...]  # where it runs
     is_of_classes: bool
     has_quantiles: bool
-    is_discrete: bool
+    is_discrete: bool  # whether y is of counts
 
 
 class _Kind(NamedTuple):
@@ -131,23 +119,16 @@ def _of_row(
 def kind_of(posterior: Posterior, block: Tree) -> _Kind:
     """Look at what is predicted, without computing it."""
     x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
-    predictive = predictive_of(posterior)
-    found: list[bool] = []
-
-    def look(block: Tree, x: Tree) -> Any:
-        weights = jnp.ones(len(jax.tree.leaves(block)[0]))
-        sums, _ = added(predictive, None, block, weights, x, None)
-        found.append(sums.mean.ndim > sums.variance.ndim)
-
-    jax.eval_shape(look, block, x)
-    if found[0]:
+    sites = {site: values[None] for site, values in block.items()}
+    if told_of_first(posterior, sites, x, lambda law: moments_of(law)[0]) == "probs":
         return _Kind(True)
 
-    def inspect(block: Tree, x: Tree) -> None:
-        found.append(bool(distributions_of(predictive, block, x).support.is_discrete))
+    def is_discrete(law: dist.Distribution) -> bool:
+        return bool(single_outputs(law).support.is_discrete)
 
-    jax.eval_shape(inspect, block, x)
-    return _Kind(False, has_function(predictive, block, x), found[1])
+    return _Kind(
+        False, has_function(posterior, sites, x), told_of_first(posterior, sites, x, is_discrete)
+    )
 
 
 def _exported(

@@ -41,16 +41,15 @@ def of_draws(
 
 
 def told_of_first(
-    predictive: Predictive, block: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
+    posterior: Posterior, sites: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
 ) -> Told:
-    """Tell something of what the first draw of a block predicts, without computing it."""
-    found: list[Told] = []
+    """Tell something of what the first of draws (chain, draw, ...) predicts, uncomputed."""
+    predictive, found = predictive_of(posterior), []
 
-    def inspect(block: Tree, x: Tree) -> None:
-        first = jax.tree.map(lambda leaf: leaf[0], block)
-        found.append(tell(of_draws(predictive, block, x)(first)))
+    def inspect(values: Tree, x: Tree) -> None:
+        found.append(tell(predictive(values, x)))
 
-    jax.eval_shape(inspect, block, x)
+    jax.eval_shape(inspect, {site: np.asarray(each[0, 0]) for site, each in sites.items()}, x)
     return found[0]
 
 
@@ -207,18 +206,9 @@ def at_inputs(
 ) -> Callable[[Tree], Tree]:
     """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
 
-    What follows from x alone is computed here, once, unless it takes too much memory.
-
-    Parameters
-    ----------
-    function
-        Its result is a tree of arrays, such as a NumPyro distribution.
-    values
-        Some values, or their shapes.
-    x
-        Inputs.
-    known
-        What follows from x, from :func:`known_of_inputs`, if it has been computed before.
+    What follows from x alone is computed here, once, unless it takes too much memory or is `known`
+    from :func:`known_of_inputs`. Of `values` only the shapes count; what the function gives is a
+    tree of arrays, such as a NumPyro distribution.
     """
     program, kept = _split(function, values, x)
     if program is None:

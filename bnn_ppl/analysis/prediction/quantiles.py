@@ -9,10 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.prediction.closed_form import closed_form_gaussians
-from bnn_ppl.analysis.prediction.distribution_functions import (
-    distribution_function,
-    single_outputs,
-)
+from bnn_ppl.analysis.prediction.distribution_functions import distribution_function, single_outputs
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
@@ -22,7 +19,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     key_of,
     numbered,
     of_draws,
-    predictive_of,
     told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -138,9 +134,8 @@ def predict_cdf(
             f"got y of shape {values.shape}, expected a number or {shape}: give one value for all "
             "rows, or one for each row and output"
         )
-    values = jnp.broadcast_to(values, shape)
-    solvers = _at_values, _share_of_draws
-    return _of_mixture(posterior, draws, x, values, solvers, predictive, by_row=True)
+    values = jnp.broadcast_to(values, shape)[..., None]
+    return _below_each(posterior, draws, x, values, predictive)[..., 0]
 
 
 def cdf_at(
@@ -157,8 +152,16 @@ def cdf_at(
     x = checked_inputs(posterior, x)
     outputs = posterior.rows.examples[1].shape[1:]
     shape = len(jax.tree.leaves(x)[0]), *outputs, len(values)
-    given, solvers = jnp.broadcast_to(jnp.asarray(values, float), shape), (_at_each, _share_at_each)
-    return _of_mixture(posterior, draws, x, given, solvers, predictive, by_row=True)
+    given = jnp.broadcast_to(jnp.asarray(values, float), shape)
+    return _below_each(posterior, draws, x, given, predictive)
+
+
+def _below_each(
+    posterior: Posterior, draws: Any, x: Tree, values: Array, form: PredictiveForm | None
+) -> np.ndarray:
+    """Give the probability of at most each of the values (row, ..., value) of a row."""
+    solvers = _at_each, _share_at_each
+    return _of_mixture(posterior, draws, x, values, solvers, form, by_row=True)
 
 
 def _of_mixture(
@@ -184,8 +187,7 @@ def _of_mixture(
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     shares, found = jnp.asarray(weights.ravel(), float), []
-    first, _ = next(iter(in_blocks(sites, weights)))
-    known = has_function(predictive_of(posterior), first, x)
+    known = has_function(posterior, sites, x)
     drawn = compiled(distributions_of if known else _drawn, posterior)
     solve = solvers[0] if known else solvers[1]
     with products_in(posterior.density.precision):
@@ -220,13 +222,13 @@ def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distr
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
 
 
-def has_function(predictive: Predictive, block: Tree, x: Tree) -> bool:
+def has_function(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     """Whether what is predicted has a distribution function; refuse classes."""
 
     def tell(law: dist.Distribution) -> bool:
         return distribution_function(single_outputs(law)) is not None
 
-    return told_of_first(predictive, block, x, tell)
+    return told_of_first(posterior, sites, x, tell)
 
 
 def _drawn(predictive: Predictive, block: Tree, x: Tree, numbers: Array) -> Array:
@@ -248,13 +250,9 @@ def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:
 
 
 def _share_at_each(drawn: Array, weights: Array, values: Array) -> np.ndarray:
+    shares, draws = np.asarray(weights) / np.sum(weights), np.asarray(drawn)
     each = np.moveaxis(np.asarray(values), -1, 0)
-    return np.stack([_share_of_draws(drawn, weights, y) for y in each], axis=-1)
-
-
-def _share_of_draws(drawn: Array, weights: Array, y: Array) -> np.ndarray:
-    shares = np.asarray(weights) / np.sum(weights)
-    return np.tensordot(shares, (np.asarray(drawn) <= np.asarray(y)).mean(1), 1)
+    return np.stack([np.tensordot(shares, (draws <= y).mean(1), 1) for y in each], axis=-1)
 
 
 def probabilities_below(each: dist.Distribution, y: Array) -> Array:
@@ -272,13 +270,13 @@ def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
     return jnp.tensordot(weights / weights.sum(), probabilities_below(each, y), 1)
 
 
-def _below_each(each: dist.Distribution, weights: Array, values: Array) -> Array:
+def _below_values(each: dist.Distribution, weights: Array, values: Array) -> Array:
     """Give the same for several values of each row: (row, ..., value)."""
     found = jax.lax.map(lambda y: _below(each, weights, y), jnp.moveaxis(values, -1, 0))
     return jnp.moveaxis(found, 0, -1)
 
 
-_at_values, _at_each = compiled_once(_below), compiled_once(_below_each)
+_at_each = compiled_once(_below_values)
 
 
 def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Array:
