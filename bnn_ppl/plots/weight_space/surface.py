@@ -102,12 +102,14 @@ def _panel(ax: Axes, surface: Mapping[Any, Any], name: str) -> None:
 
 def _levels(below: Array) -> Array:
     """Round numbers from 0 past the largest of these: even, or even in the logarithm."""
+    from matplotlib.ticker import MaxNLocator
+
     largest = float(below.max())
     if not largest:
         return np.array([0.0, 1.0])
     lowest = max(float(np.quantile(below, TOP_SHARE)), 1e-6 * largest)
     if largest < FEW_MAGNITUDES * lowest:
-        return _even_levels(largest)
+        return np.array(MaxNLocator(8, steps=(1, 2, 2.5, 5, 10)).tick_values(0.0, largest))
     decades = np.arange(np.floor(np.log10(lowest)), np.ceil(np.log10(largest)) + 1)
     for steps in STEPS:
         marks = np.multiply.outer(10.0**decades, steps).ravel()
@@ -115,12 +117,6 @@ def _levels(below: Array) -> Array:
         if last - first <= MOST_LEVELS - 2:
             break
     return np.array([0.0, *marks[first : last + 1]])
-
-
-def _even_levels(largest: float) -> Array:
-    from matplotlib.ticker import MaxNLocator
-
-    return np.array(MaxNLocator(8, steps=(1, 2, 2.5, 5, 10)).tick_values(0.0, largest))
 
 
 def _mark_corners(ax: Axes, surface: Mapping[Any, Any], values: Array) -> None:
