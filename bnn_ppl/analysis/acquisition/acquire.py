@@ -9,6 +9,7 @@ import numpy as np
 from bnn_ppl.analysis.acquisition import scores as by
 from bnn_ppl.analysis.acquisition.scores import Array
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
@@ -142,11 +143,7 @@ def acquire(
 
 
 def _functions(posterior: Posterior, draws: Any, x: Any) -> tuple[str, Array]:
-    if posterior.rows.targets is not None:
-        raise ValueError(
-            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
-            "site: acquire for each by bnn_ppl.of_site"
-        )
+    check_one_site(posterior, "acquire for each")
     ((kind, values),) = function_draws(posterior, draws, x)["posterior"].items()
     found = values.values.reshape(-1, *values.shape[2:]).astype(float)
     if found.ndim != 2 + (kind == "probs"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -176,11 +177,7 @@ class _Rows(NamedTuple):
 
 
 def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
-    if posterior.rows.targets is not None:
-        raise ValueError(
-            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
-            "site: explain each by bnn_ppl.of_site"
-        )
+    check_one_site(posterior, "explain each")
     x, y = rows_to_score(posterior, data)
     if np.ndim(y) > 1:
         raise ValueError(
