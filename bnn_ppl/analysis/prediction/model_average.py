@@ -98,20 +98,14 @@ def added(
     draws = block, weights.astype(float)
     if sums is None:
         one = jax.tree.map(lambda leaf: leaf[0], draws)
-        sums = _empty(jax.eval_shape(of_draw, *one, one[1])[0])
+        shapes = jax.eval_shape(of_draw, *one, one[1])[0]
+        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        sums = sums._replace(log_prob=jnp.full_like(sums.log_prob, -jnp.inf))
     return jax.lax.scan(body, sums, draws)
 
 
-def _empty(shapes: Sums) -> Sums:
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
-
-
 def _of_draw(
-    predictive: dist.Distribution,
-    moments: tuple[str, Array, Array],
-    weight: Array,
-    y: Array | None,
+    predictive: dist.Distribution, moments: tuple[str, Array, Array], weight: Array, y: Array | None
 ) -> Sums:
     _, center, variance = moments
     no_y = jnp.zeros(predictive.batch_shape)

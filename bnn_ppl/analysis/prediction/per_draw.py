@@ -129,9 +129,7 @@ def key_of(values: Tree, number: Array | int) -> Array:
     return jax.random.fold_in(of_all, jax.lax.bitcast_convert_type(total, jnp.uint32))
 
 
-def numbered(
-    blocks: Iterable[tuple[Tree, np.ndarray]],
-) -> Iterator[tuple[Tree, np.ndarray]]:
+def numbered(blocks: Iterable[tuple[Tree, np.ndarray]]) -> Iterator[tuple[Tree, np.ndarray]]:
     """Give blocks of draws with the numbers of these, in place of their weights."""
     first = 0
     for block, weights in blocks:
@@ -199,10 +197,7 @@ def _compiled(
 
 
 def at_inputs(
-    function: Callable[[Tree, Tree], Tree],
-    values: Tree,
-    x: Tree,
-    known: list[Array] | None = None,
+    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree, known: list[Array] | None = None
 ) -> Callable[[Tree], Tree]:
     """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
 
