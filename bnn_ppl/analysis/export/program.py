@@ -29,28 +29,26 @@ from bnn_ppl.storage.inference_data import weights_of
 PLATFORMS = "cpu", "cuda", "tpu"
 
 
+class Kind(NamedTuple):
+    """What is predicted."""
+
+    is_of_classes: bool
+    has_quantiles: bool = False
+    is_discrete: bool = False  # whether y is of counts
+
+
 class Program(NamedTuple):
     """A program ``arrays, weights, levels, x -> {name: values}``, and its first two arguments.
 
     Of classes it gives "probs" and "expected_entropy"; else "mean", "variance",
-    "epistemic_variance" and, where `has_quantiles`, "quantiles".
+    "epistemic_variance" and, if there are any, "quantiles".
     """
 
     content: bytes  # serialised by ``jax.export``; of any number of levels and rows
     arrays: list[np.ndarray]  # the draws, site by site, then numbers of the model
     weights: np.ndarray  # of the draws, (draws,)
     platforms: tuple[str, ...]  # where it runs
-    is_of_classes: bool
-    has_quantiles: bool
-    is_discrete: bool  # whether y is of counts
-
-
-class _Kind(NamedTuple):
-    """What is predicted."""
-
-    is_of_classes: bool
-    has_quantiles: bool = False
-    is_discrete: bool = False
+    kind: Kind
 
 
 def program_of(posterior: Posterior, draws: Any) -> Program:
@@ -73,7 +71,7 @@ def program_of(posterior: Posterior, draws: Any) -> Program:
 
     with products_in(posterior.density.precision):
         content, platforms = _exported(program, leaves, weights, posterior.rows.examples[0])
-    return Program(content, leaves, weights, platforms, *kind)
+    return Program(content, leaves, weights, platforms, kind)
 
 
 def drawn_values(posterior: Posterior, draws: Any) -> tuple[Tree, np.ndarray]:
@@ -92,7 +90,7 @@ def chains_apart(posterior: Posterior, drawn: Tree) -> list[Tree]:
 
 def _of_row(
     predictive: Predictive,
-    kind: _Kind,
+    kind: Kind,
     posterior: Posterior,
     drawn: Tree,
     weights: Array,
@@ -116,17 +114,17 @@ def _of_row(
     return found
 
 
-def kind_of(posterior: Posterior, block: Tree) -> _Kind:
+def kind_of(posterior: Posterior, block: Tree) -> Kind:
     """Look at what is predicted, without computing it."""
     x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
     sites = {site: values[None] for site, values in block.items()}
     if told_of_first(posterior, sites, x, lambda law: moments_of(law)[0]) == "probs":
-        return _Kind(True)
+        return Kind(True)
 
     def is_discrete(law: dist.Distribution) -> bool:
         return bool(single_outputs(law).support.is_discrete)
 
-    return _Kind(
+    return Kind(
         False, has_function(posterior, sites, x), told_of_first(posterior, sites, x, is_discrete)
     )
 
