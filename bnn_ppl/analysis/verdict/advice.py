@@ -127,10 +127,7 @@ def _gain_of_averaging(sample: RowSample) -> float:
 
 
 def _of_unseen(
-    sample: RowSample,
-    unseen: tuple[float, float] | None,
-    without: float,
-    scores: HeldOut | None,
+    sample: RowSample, unseen: tuple[float, float] | None, without: float, scores: HeldOut | None
 ) -> Iterator[Finding]:
     if unseen is None:
         return

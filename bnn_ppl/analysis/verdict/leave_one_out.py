@@ -136,16 +136,7 @@ def p_of_independence(x: list[Array], y: Array, of_classes: bool) -> float:
     By their distance correlation, which is 0 for independent ones alone (Székely et al., 2007,
     Annals of Statistics 35(6)), without its bias, and the upper bound of its distribution by Shen
     et al. (2022, Journal of Computational and Graphical Statistics 31(1)), which holds for all
-    levels up to .05.
-
-    Parameters
-    ----------
-    x
-        Arrays (row, ...).
-    y
-        Array (row, ...), of numbers of classes or others.
-    of_classes
-        Whether two values of y are either equal or different, and nothing in between.
+    levels up to .05. Two values of y that is `of_classes` are either equal or different.
     """
     columns = np.concatenate([leaf.reshape(len(leaf), -1).astype(float) for leaf in x], axis=1)
     y = y.reshape(len(y), -1)
