@@ -22,7 +22,7 @@ from bnn_ppl.analysis.comparison.compare_inputs import (
     rows_of,
     variables_by_method,
 )
-from bnn_ppl.analysis.comparison.compare_sites import compared_by_site
+from bnn_ppl.analysis.comparison.compare_sites import check_sites, joined, of_known_rows
 from bnn_ppl.analysis.comparison.compare_tables import table_of
 from bnn_ppl.analysis.comparison.row_scores import RowScores, row_distances, row_scores, scores_of
 from bnn_ppl.analysis.convergence import diagnostics
@@ -111,10 +111,12 @@ def compare(
         prediction or y is invalid, or ``validation`` leaves no rows to fit or to score.
     """
     if isinstance(y, Mapping):
-        options = {"validation": validation, "by_chain": by_chain, "scale": scale}
+        check_sites(predictions, y, scale, validation=validation, by_chain=by_chain)
+        options: dict[str, Any] = {"draws": draws, "function_rhat": function_rhat}
         options["standard_errors"] = standard_errors
-        of_runs = {"draws": draws, "function_rhat": function_rhat}
-        return compared_by_site(compare, predictions, y, reference, of_runs, options)
+        of_sites = {s: of_known_rows(predictions, own, reference, s) for s, own in y.items()}
+        tables = {site: compare(*given, **options) for site, given in of_sites.items()}
+        return joined(tables, predictions, reference)
     methods = variables_by_method(predictions)
     y = numbered_as_in(predictions.values(), y)
     target = reference_variables(reference, methods)

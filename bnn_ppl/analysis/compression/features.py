@@ -1,6 +1,7 @@
 """What draws predict at some rows, and how far the average of some is from that of all."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.per_draw import compiled, probs_or_mean, told_of_first
+from bnn_ppl.analysis.prediction.per_draw import compiled, of_all, probs_or_mean, told_of_first
 from bnn_ppl.analysis.prediction.predict import function_draws
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import (
@@ -21,7 +22,7 @@ from bnn_ppl.analysis.prediction.quantiles import (
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 _LEAST_PROBABILITY = 1e-2  # of a class, in the sd of whether it comes about
 
@@ -60,8 +61,7 @@ def _of_classes(probs: np.ndarray, share: np.ndarray) -> Features:
 def _of_numbers(posterior: Posterior, sites: Any, weights: np.ndarray, x: Any) -> Features:
     of_block, share = compiled(distributions_of, posterior), weights.ravel() / weights.sum()
     with products_in(posterior.density.precision):
-        blocks = [of_block(block, x) for block, _ in in_blocks(sites, weights)]
-    each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+        each = of_all(partial(of_block, x), sites, weights)
     means, variances = (np.asarray(a, float).reshape(len(share), -1) for a in _moments(each))
     average, spread = _mixed(means, variances, share)
     sd = np.sqrt(spread)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,7 +20,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
-    numbered,
+    of_all,
     of_draws,
     row_dims,
     told_of_first,
@@ -33,7 +34,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 if TYPE_CHECKING:
     import xarray
@@ -123,11 +124,8 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     for start in range(0, num_rows, size):
         rows, own = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
         with products_in(posterior.density.precision):
-            blocks = [
-                of_block(block, rows) if exact else of_block(block, rows, own, numbers)
-                for block, numbers in numbered(in_blocks(sites, weights))
-            ]
-        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+            of_rows = partial(of_block, rows) if exact else partial(of_block, rows, own)
+            joined = of_all(of_rows, sites, weights)
         if exact:
             yield _of_gaussians(joined, shares, own)
         else:
@@ -192,9 +190,9 @@ _pairs = compiled_once(_pair_sums)
 
 def _drawn(
     predictive: Predictive,
-    block: Tree,
     x: Tree,
     y: Array,
+    block: Tree,
     numbers: Array,
     *,
     targeted: Any,

@@ -108,7 +108,7 @@ def _of_row(
     found = {"mean": sums.mean[0], "variance": sums.variance[0] + epistemic}
     found["epistemic_variance"] = epistemic
     if kind.has_quantiles:
-        by_chain = [distributions_of(predictive, block, x) for block, _ in chains]
+        by_chain = [distributions_of(predictive, x, block) for block, _ in chains]
         each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *by_chain)
         found["quantiles"] = quantiles_of(each, weights, levels)[:, 0]
     return found

@@ -1,6 +1,6 @@
 """What a single draw predicts, and programs compiled to predict with many."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.compilation.program_parts import Program, program_of, shape_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import bytes_of
+from bnn_ppl.storage.inference_data import in_blocks
 
 Array = jax.Array
 Tree = Any
@@ -129,12 +130,16 @@ def key_of(values: Tree, number: Array | int) -> Array:
     return jax.random.fold_in(of_all, jax.lax.bitcast_convert_type(total, jnp.uint32))
 
 
-def numbered(blocks: Iterable[tuple[Tree, np.ndarray]]) -> Iterator[tuple[Tree, np.ndarray]]:
-    """Give blocks of draws with the numbers of these, in place of their weights."""
-    first = 0
-    for block, weights in blocks:
-        yield block, np.arange(first, first + len(weights))
-        first += len(weights)
+def of_all(of_block: Callable, sites: Tree, weights: np.ndarray) -> Tree:
+    """Apply a function of a block of draws and their numbers to all, and join what it gives.
+
+    One block at a time: the draws of a network fill the memory.
+    """
+    parts, first = [], 0
+    for block, own in in_blocks(sites, weights):
+        parts.append(of_block(block, np.arange(first, first + len(own))))
+        first += len(own)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
 def each_output(predictive: dist.Distribution) -> dist.Distribution:

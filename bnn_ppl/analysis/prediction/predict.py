@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.distributions.crps import crps_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
-from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.draw_statistics import by_block, sites_to_predict
 from bnn_ppl.analysis.prediction.large_data import rows_of, stream_parts, written
 from bnn_ppl.analysis.prediction.model_average import Sums, adder, dataset_of
 from bnn_ppl.analysis.prediction.per_draw import (
@@ -330,16 +330,8 @@ def _functions(tell: Callable, posterior: Posterior, draws: Any, x: Any) -> dict
 
 def map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Apply a function of a block of draws and the first one's number to all; join by chain."""
-    sites = sites_to_predict(posterior, draws)
-    num_chains, num_draws = next(iter(sites.values())).shape[:2]
-    parts, first = [], 0
     with products_in(posterior.density.precision):
-        for block, weights in in_blocks(sites, np.ones((num_chains, num_draws))):
-            parts.append(jax.tree.map(np.asarray, of_block(block, first)))
-            first += len(weights)
-    return jax.tree.map(
-        lambda leaf: leaf.reshape(num_chains, num_draws, *leaf.shape[1:]), _joined(parts, axis=0)
-    )
+        return by_block(of_block, sites_to_predict(posterior, draws))
 
 
 def _told(

@@ -1,6 +1,7 @@
 """Quantiles of the predictive distribution: of the mixture over draws, not of its moments."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +18,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
-    numbered,
+    of_all,
     of_draws,
     told_of_first,
 )
@@ -30,7 +31,7 @@ from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -193,12 +194,7 @@ def _of_mixture(
     with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
-            # One block of draws at a time: those of a network fill the memory.
-            blocks = [
-                drawn(block, rows) if known else drawn(block, rows, numbers)
-                for block, numbers in numbered(in_blocks(sites, weights))
-            ]
-            each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+            each = of_all(partial(drawn, rows), sites, weights)
             own = given[start : start + size] if by_row else given
             found.append(np.asarray(solve(each, shares, own)))
     return np.concatenate(found, axis=0 if by_row else 1)
@@ -216,7 +212,9 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     return levels
 
 
-def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
+def distributions_of(
+    predictive: Predictive, x: Tree, block: Tree, numbers: Array | None = None
+) -> dist.Distribution:
     """Give what the draws of a block predict of x: distributions of single outputs, by draw."""
     at = of_draws(predictive, block, x)
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
@@ -231,7 +229,7 @@ def has_function(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     return told_of_first(posterior, sites, x, tell)
 
 
-def _drawn(predictive: Predictive, block: Tree, x: Tree, numbers: Array) -> Array:
+def _drawn(predictive: Predictive, x: Tree, block: Tree, numbers: Array) -> Array:
     """Draw y: (draw of the weights, draw of y, row, ...)."""
     at = of_draws(predictive, block, x)
 
