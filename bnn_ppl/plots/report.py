@@ -23,10 +23,9 @@ from bnn_ppl.plots.predictions import (
 )
 from bnn_ppl.plots.style import GREY, RED, panels
 from bnn_ppl.plots.warmup import (
-    OBJECTIVES,
-    SCORES,
-    TUNED,
-    shows,
+    shows_objective,
+    shows_rates,
+    shows_scores,
     warmup_objective,
     warmup_rates,
     warmup_scores,
@@ -100,10 +99,10 @@ def report(
     if "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1:
         trace = partial(trace_logdensity, draws) if "lp" in draws["sample_stats"] else None
         drawn += [partial(rhat_histogram, weight_rhat, function_rhat), trace]
-    if shows(draws, OBJECTIVES | TUNED):
-        drawn.append(partial(warmup_objective, draws) if shows(draws, OBJECTIVES) else None)
-        drawn.append(partial(warmup_rates, draws) if shows(draws, TUNED) else None)
-    if shows(draws, SCORES):
+    if shows_objective(draws) or shows_rates(draws):
+        drawn.append(partial(warmup_objective, draws) if shows_objective(draws) else None)
+        drawn.append(partial(warmup_rates, draws) if shows_rates(draws) else None)
+    if shows_scores(draws):
         drawn += [partial(warmup_scores, draws), None]
     figure, axes = panels(len(drawn), 2, (6, 4.5))
     for ax, draw in zip(axes, drawn, strict=True):

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import arviz
     from matplotlib.axes import Axes
 
-OBJECTIVES = {"elbo": "evidence lower bound", "lp": "log posterior density"}
+_OBJECTIVES = {"elbo": "evidence lower bound", "lp": "log posterior density"}
 _RATES = {"step_size": "step size", "trajectory_length": "trajectory length"}
-SCORES = {
+_SCORES = {
     "held_out_nll": "NLL (nats per row)",
     "held_out_rmse": "RMSE (units of the model)",
     "held_out_accuracy": "accuracy",
@@ -25,7 +25,6 @@ _SHARES = {
     "kinetic_temperature": "kinetic temperature",
     "configurational_temperature": "configurational temperature",
 }
-TUNED = _RATES | _SHARES
 _SHARE_HIDDEN = 0.05  # of the values, the lowest, where chains are far from where they end
 _WINDOWS = 40  # of the warm-up, over one of which a noisy statistic is averaged
 _HIGHEST_SHARE = 3.0  # of the second axis, where 1 is what is aimed at
@@ -49,8 +48,8 @@ def warmup_objective(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     ValueError
         If the draws have neither.
     """
-    stats, ax = _stats(draws, OBJECTIVES), new_axes(ax)
-    name = next(name for name in OBJECTIVES if name in stats)
+    stats, ax = _stats(draws, _OBJECTIVES), new_axes(ax)
+    name = next(name for name in _OBJECTIVES if name in stats)
     steps, values = _steps(stats), np.asarray(stats[name], float)
     for chain, color in enumerate(shades(len(values))):
         ax.plot(steps, values[chain], color=color, lw=0.6, alpha=0.3)
@@ -61,7 +60,7 @@ def warmup_objective(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
         margin = 0.05 * (high - low) or 1.0
         ax.set_ylim(max(low, finite.min()) - margin, high + margin)
     legend = "best" if len(values) <= 8 else ""
-    return finish(ax, "Warm-up", "warm-up step", f"{OBJECTIVES[name]} (nats)", legend=legend)
+    return finish(ax, "Warm-up", "warm-up step", f"{_OBJECTIVES[name]} (nats)", legend=legend)
 
 
 def warmup_rates(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
@@ -84,7 +83,7 @@ def warmup_rates(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
     ValueError
         If the draws have none of them.
     """
-    stats, ax = _stats(draws, TUNED), new_axes(ax)
+    stats, ax = _stats(draws, _RATES | _SHARES), new_axes(ax)
     steps, colors = _steps(stats), iter(COLORS)
     rates = {label: _mean(stats[name]) for name, label in _RATES.items() if name in stats}
     shares = {label: _mean(stats[name]) for name, label in _SHARES.items() if name in stats}
@@ -122,30 +121,44 @@ def warmup_scores(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes
     ValueError
         If the draws have no such scores.
     """
-    stats, ax = _stats(draws, SCORES, "score_every="), new_axes(ax)
+    stats, ax = _stats(draws, _SCORES, "score_every="), new_axes(ax)
     steps, colors = _steps(stats), iter(COLORS)
-    names = [name for name in SCORES if name in stats]
+    names = [name for name in _SCORES if name in stats]
     axes = [ax, ax.twinx()][: len(names)]
     for name, side in zip(names, axes, strict=True):
         color = next(colors)
         for values in np.asarray(stats[name], float):
             side.step(steps, values, where="post", color=color, lw=0.6, alpha=0.3)
-        side.step(steps, _mean(stats[name]), where="post", color=color, label=SCORES[name])
-        side.set_ylabel(SCORES[name])
-    finish(ax, "Held-out rows in warm-up", "warm-up step", SCORES[names[0]], legend="")
+        side.step(steps, _mean(stats[name]), where="post", color=color, label=_SCORES[name])
+        side.set_ylabel(_SCORES[name])
+    finish(ax, "Held-out rows in warm-up", "warm-up step", _SCORES[names[0]], legend="")
     lines = [line for side in axes for line in side.lines if line.get_alpha() is None]
     ax.legend(lines, [str(line.get_label()) for line in lines], loc="best", fontsize="small")
     return ax
 
 
-def shows(draws: arviz.InferenceData, names: dict[str, str]) -> bool:
-    """Tell whether warm-up has steps enough of any of these statistics to draw a line."""
+def shows_scores(draws: arviz.InferenceData) -> bool:
+    """Tell whether `warmup_scores` can be drawn."""
+    return _has_any(draws, _SCORES)
+
+
+def shows_objective(draws: arviz.InferenceData) -> bool:
+    """Tell whether `warmup_objective` can be drawn."""
+    return _has_any(draws, _OBJECTIVES)
+
+
+def shows_rates(draws: arviz.InferenceData) -> bool:
+    """Tell whether `warmup_rates` can be drawn."""
+    return _has_any(draws, _RATES | _SHARES)
+
+
+def _has_any(draws: arviz.InferenceData, names: dict[str, str]) -> bool:
     stats: Any = draws.get("warmup_sample_stats", {})
-    return any(name in stats and stats[name].shape[-1] > 1 for name in names)
+    return any(name in stats and stats[name].shape[-1] > 1 for name in names)  # for a line
 
 
 def _stats(draws: arviz.InferenceData, names: dict[str, str], recorded_by: str = "warm-up") -> Any:
-    if not shows(draws, names):
+    if not _has_any(draws, names):
         raise ValueError(
             f"got draws without {' or '.join(names)} of warm-up, expected it in "
             f"warmup_sample_stats: pass draws of a run with {recorded_by}"
