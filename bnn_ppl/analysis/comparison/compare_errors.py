@@ -141,11 +141,10 @@ def _over(
 
 def _of_shares(rows: RowScores, itself: bool) -> Scores:
     """Variances of the shares of rows; a prediction agrees with itself without an error."""
-    shares = {name: each for name, each in rows.by_row.items() if each.dtype == bool}
     return {
         name: variance_of_share(each.reshape(len(each), -1).mean(1))
-        for name, each in shares.items()
-        if not (itself and name == "agreement")
+        for name, each in rows.by_row.items()
+        if each.dtype == bool and not (itself and name == "agreement")
     }
 
 

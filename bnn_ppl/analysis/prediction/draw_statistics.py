@@ -129,7 +129,9 @@ def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:
     with products_in(posterior.density.precision):
         found = by_block(lambda block, first: of_block(numbers, block), sites)
     return {
-        name: xarray.DataArray(leaf, dims=("chain", "draw", f"{name}_channel"))
+        name: xarray.DataArray(
+            leaf.reshape(*leaf.shape[:2], -1), dims=("chain", "draw", f"{name}_channel")
+        )
         for name, leaf in found.items()
     }
 

@@ -44,7 +44,7 @@ def of_draws(
 def told_of_first(
     posterior: Posterior, sites: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
 ) -> Told:
-    """Tell something of what the first of draws (chain, draw, ...) predicts, uncomputed."""
+    """Tell of what the first of some draws (chain, draw, ...) predicts, without computing it."""
     predictive, found = predictive_of(posterior), []
 
     def inspect(values: Tree, x: Tree) -> None:

@@ -132,7 +132,6 @@ def of_tempering(draws: Any) -> Iterator[Finding]:
             f"steps at an exponent of {reached:.2g}, expected 1",
             "raise num_warmup",
         )
-
     if gap(draws) > MOST_GAP:
         forward, backward = (
             float(draws["fitted"][f"log_evidence_{way}"].mean()) for way in ("forward", "backward")
