@@ -114,8 +114,10 @@ def compare(
         check_sites(predictions, y, scale, validation=validation, by_chain=by_chain)
         options: dict[str, Any] = {"draws": draws, "function_rhat": function_rhat}
         options["standard_errors"] = standard_errors
-        of_sites = {s: of_known_rows(predictions, own, reference, s) for s, own in y.items()}
-        tables = {site: compare(*given, **options) for site, given in of_sites.items()}
+        tables = {
+            site: compare(*of_known_rows(predictions, own, reference, site), **options)
+            for site, own in y.items()
+        }
         return joined(tables, predictions, reference)
     methods = variables_by_method(predictions)
     y = numbered_as_in(predictions.values(), y)
