@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray
 from marks import quick_first
 
 import bnn_ppl as bnn
@@ -494,6 +495,19 @@ def test_labels_may_lose_less_than_numbers(classes, loss, far):
     attrs = {"draws_from": "gaussian", "thin": 0, "method": "mfvi", "training_ended": 1}
     draws = draws_of_arrays(scales, attrs | {"start_log_likelihood": fit + loss})
     assert ("far_from_start" in kinds(bnn.verdict(classes, draws))) == far
+
+
+def test_a_fit_is_unsure_only_where_held_out_rows_say_so_too(classes):
+    scales = {"posterior": {"scale": 1.0 + 0.01 * RNG.normal(size=(1, 50))}}
+    draws = draws_of_arrays(scales, {"draws_from": "gaussian", "thin": 0, "method": "mfvi"})
+    assert not kinds(bnn.verdict(classes, draws))
+    for nll, found in ((0.9, []), (0.4, ["unsure"])):
+        scored = xarray.Dataset(
+            {"held_out_nll": (("chain", "step"), [[nll]])}, coords={"step": [0]}
+        )
+        draws.attrs["settings"] = json.dumps({"rows_scored": "900, held out"})
+        draws["warmup_sample_stats"] = scored
+        assert kinds(bnn.verdict(classes, draws)) == found
 
 
 def test_members_that_differ_are_a_note(posterior):
