@@ -198,8 +198,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
         print(f"{draws.attrs['verdict']}\n")
     check = calibration_of(prediction, test, run.data)
-    verdict = draws.attrs.get("verdict", "")
-    other = noises_to_compare(run.problem, run.data, check.table, verdict, run.choice)
+    other = noises_to_compare(run.problem, run.data, check.table, draws.attrs, run.choice)
     print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n{other}")
     figure = bnn.plots.report(
         draws,
