@@ -519,6 +519,10 @@ def test_a_subset_without_one_of_two_classes_knows_both(tmp_path):
         (range(1000), None),
         (np.exp(np.linspace(-4, 4, 60)) + 0.001, "y is positive with a long right tail (skewness "),
         (-np.exp(np.linspace(-4, 4, 60)), None),
+        (
+            np.r_[np.full(25, 1e-8), np.exp(np.linspace(0, 5, 35))],
+            None,
+        ),  # zeros of single precision
         (np.exp(np.exp(np.linspace(0, 3.5, 60))), None),  # whose logarithm has one too
     ],
 )

@@ -282,7 +282,8 @@ def y_in_words(data: DataSet) -> str:
 
 def _tail_in_words(values: np.ndarray) -> str:
     """Say that values above 0 have a long tail, which their logarithms have not."""
-    if values.min() <= 0 or values.std() < 1e-6 * values.mean():
+    least = 1e-6 * values.mean()  # of a 0, single precision leaves less
+    if values.min() <= least or values.std() < least:
         return ""
     skewness, of_log = _skewness(values), _skewness(np.log(values))
     if skewness < _LONG_TAIL or abs(of_log) > _NO_TAIL:
