@@ -521,14 +521,19 @@ def test_members_that_differ_are_a_note(posterior):
 
 
 @pytest.mark.thorough
-def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise():
+def test_points_of_many_weights_to_few_rows_are_said_to_understate_a_learnt_noise():
     few = bnn.condition(line, (X[:9], Y[:9]))  # 2 weights
-    found = bnn.verdict(few, fitted())
+    point = fitted()
+    point.attrs["draws_from"] = "point"
+    found = bnn.verdict(few, point)
     assert found.converged and "narrow" in kinds(found)
     assert "a fit of 2 weights to 9 rows understates the noise" in found.text
     assert "narrow" not in kinds(bnn.verdict(few, drawn()))  # a sampler averages over the fits
+    assert "narrow" not in kinds(bnn.verdict(few, fitted()))  # and so does a Gaussian, unless it
+    path = fitted(settings=json.dumps({"inner": "descent"}))  # is of a path of points
+    assert "narrow" in kinds(bnn.verdict(few, path))
     many = bnn.condition(line, (X[:10], Y[:10]))
-    assert "narrow" not in kinds(bnn.verdict(many, fitted()))
+    assert "narrow" not in kinds(bnn.verdict(many, point))
 
     def known(x, y=None):
         slope = numpyro.sample("slope", dist.Normal(0, 2).expand([3]).to_event(1))
@@ -538,7 +543,7 @@ def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise(
     draws = draws_of_arrays(
         {"posterior": {"slope": 2 + 0.01 * RNG.normal(size=(2, 9, 3))}}, {"thin": 0}
     )
-    draws.attrs["draws_from"] = "gaussian"
+    draws.attrs["draws_from"] = "point"
     assert "narrow" not in kinds(bnn.verdict(bnn.condition(known, (X[:9], Y[:9])), draws))
 
 
