@@ -27,10 +27,11 @@ from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
 from bnn_ppl.cli.commands.run import _sample_in_free_folder
 from bnn_ppl.cli.kept_searches import _same, kept_search
-from bnn_ppl.cli.problem.build import model_of
+from bnn_ppl.cli.problem.build import conditioned, model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.signatures import first_paragraph, flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
@@ -993,6 +994,17 @@ def test_what_a_command_finds_is_stored_and_not_searched_for_again(
     cli.main(command)
     assert f"found  {found.in_words()}" in capsys.readouterr().out
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
+
+
+def test_several_processes_say_what_they_do_not_search_for(monkeypatch, capsys):
+    monkeypatch.setattr(structure, "LEAST_ROWS", 200)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    problem = Problem()
+    with_found(problem, *conditioned(problem), progress=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "hidden layers and noise: as usual, since a search runs in one process only",
+        "prior scale 1.414: the usual one, since a search runs in one process only",
+    ]
 
 
 @pytest.mark.thorough
