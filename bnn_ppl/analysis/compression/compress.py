@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 _STEP = 0.9  # from one number of draws that is tried to the next, in the last search
+_MOST_TRIED = 6  # numbers from one halving to the next: 0.9^7 is less than a half
 
 
 class Compressed(NamedTuple):
@@ -170,15 +171,19 @@ def _table(
             report("comparing", len(rows), {})
         return max(v for name, v in rows[count].items() if name != "evenly")
 
-    most = total // at_once
-    halvings = [at_once * (most >> k) for k in range(most.bit_length())]
-    with reporting(progress, len(halvings)) as report:
-        if num_draws is not None:
-            chosen = max(at_once, num_draws // at_once * at_once)
+    turns_of_all = total // at_once
+    halvings = [at_once * (turns_of_all >> k) for k in range(turns_of_all.bit_length())]
+    given = None if num_draws is None else max(at_once, num_draws // at_once * at_once)
+    most = len(halvings) + _MOST_TRIED if given is None else len({*halvings, given})
+    with reporting(progress, most) as report:
+        if given is None:
+            chosen = _fewest(halvings, change, tolerance)
+            tried = len(rows)
+            report("comparing", tried, {"ended_after": tried, "most_steps": most})
+        else:
+            chosen = given
             for count in (*halvings, chosen):
                 change(count)
-        else:
-            chosen = _fewest(halvings, change, tolerance)
     return pandas.DataFrame.from_dict(rows, "index").sort_index().rename_axis("draws"), chosen
 
 
