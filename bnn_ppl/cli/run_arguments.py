@@ -33,9 +33,9 @@ class General(NamedTuple):
     num_warmup_epochs
         Epochs of warm-up; replaces --num-warmup.
     until
-        Keep drawing past --num-draws until the predictions for (at most 200) test rows have
-        converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this R-hat,
-        and 95 % at least this bulk ESS. --max-minutes sets a time limit.
+        Keep drawing past --num-draws until the predictions for (at most 200) rows to score (--on)
+        have converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this
+        R-hat, and 95 % at least this bulk ESS. --max-minutes sets a time limit.
     on
         Rows to score: by default those held out of training (--held-out, --folds) if there are
         any, otherwise the test rows.

@@ -197,10 +197,11 @@ def run(
     those of the fit so far, as its attribute ``draws``.
 
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
-    chains, devices or shapes differ or `keep` is given. For this the last eight compiled loops are
-    cached (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
+    chains, devices or shapes differ or `keep` is given. For this the last eight loops are kept
+    traced (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
     does a run of a posterior that differs only in its data and in the numbers of its priors (see
-    :func:`bnn_ppl.condition`); tracing it takes about a second.
+    :func:`bnn_ppl.condition`), as the last 32 compiled programs are kept; tracing it takes about a
+    second.
     """
     with raised_for_sure():
         check_event_log(log_to)

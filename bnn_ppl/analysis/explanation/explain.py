@@ -1,5 +1,6 @@
 """Which inputs matter, how they change a prediction, and which rows are least certain."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +74,7 @@ class Explanation(NamedTuple):
     predicts : str
         What the effects are of: "the mean", or "the probability of ...".
     score : float
-        The mean log score of the rows as they are, in nats.
+        The mean log score of the rows as they are, in nats; of numbers in the units of the data.
     """
 
     importance: "pandas.DataFrame"
@@ -157,9 +158,8 @@ def explain(
     effects = {name: _effect(read, named[name], data_set) for name in followed}
     parts = units.parts(base, y).set_index(rows.numbers).rename_axis("row")
     unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
-    return Explanation(
-        importance, effects, unsure, parts, units.predicts, float(base["log_prob"].mean())
-    )
+    score = float(base["log_prob"].mean()) - math.log(units.scale)
+    return Explanation(importance, effects, unsure, parts, units.predicts, score)
 
 
 class _Rows(NamedTuple):
