@@ -855,8 +855,14 @@ def test_the_version(capsys):
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of csgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
         (["run", "swag", "--kl-warmup-epochs", "2"], "got --kl-warmup-epochs for swag, exp"),
-        (["run", "vogn", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
-        (["run", "mfvi", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
+        *(
+            (["run", name, "--kl-warmup-epochs", "2"], f"epochs 2 for {name} without --learning-")
+            for name in ("vogn", "mfvi")
+        ),
+        (
+            ["run", "sghmc", "--rate-schedule", "cyclical", "--exploration", "0.5"],
+            "got --exploration 0.5 for sghmc without --step-size, expected one",
+        ),
         (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
         (["run", "swag", "--collect-from", "9"], "got collect_from=9 without a learning rate"),
         (
