@@ -245,7 +245,7 @@ def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--json", "--folder", "a"])
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [line for line in told if line["phase"] != "compiling"]  # unless kept by another test
-    assert told[0]["phase"] == "warmup"
+    assert [line["phase"] for line in told[:2]] == ["prior_scale", "warmup"]
     assert told[-1]["phase"] == "draws" and told[-1]["done"] == told[-1]["total"] == 8
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--folder", "b"])
     assert "draws 8/8" in capsys.readouterr().err
