@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 from numpyro import handlers
-from numpyro.primitives import Messenger
+from numpyro.primitives import Messenger, apply_stack
 
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.prior.prior_distributions import CorrelatedInputs, SumFilter
@@ -24,6 +24,8 @@ from bnn_ppl.runtime.machines.devices import is_accelerator
 
 Change: TypeAlias = Callable[[str, nnx.Module], Any]
 Parts: TypeAlias = tuple[nnx.GraphDef, nnx.State, nnx.State]  # structure, weights, other state
+
+OF_INITIAL_WEIGHTS = "of_initial_weights"  # a field of the message that asks for their key
 
 
 class InitialValue:
@@ -180,7 +182,7 @@ def _parts(net: Any) -> Parts:
     _check_builds(net)
     # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
     # evaluation) only the shapes matter.
-    key = numpyro.prng_key()
+    key = _initial_key()
     known = _traced_factory(net, jax.config.values["jax_enable_x64"]) if _is_ours(net) else None
     if known is not None:
         graph, shapes, rest = known.shapes
@@ -190,6 +192,19 @@ def _parts(net: Any) -> Parts:
     if key is not None:
         _, weights, _ = _split(_build(net, key), ready=False)
     return graph, weights, rest
+
+
+def _initial_key() -> jax.Array | None:
+    """Ask for a key as ``numpyro.prng_key`` does, by a message that says what it is for."""
+    message: Any = {
+        "type": "prng_key",
+        "fn": lambda rng_key: rng_key,
+        "args": (),
+        "kwargs": {"rng_key": None},
+        "value": None,
+        OF_INITIAL_WEIGHTS: True,
+    }
+    return apply_stack(message)["value"]
 
 
 def _split(module: nnx.Module, *, ready: bool) -> Parts:

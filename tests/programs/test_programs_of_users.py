@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import arviz as az
 import jax
@@ -222,6 +223,18 @@ def test_parameters_are_points():
     assert 0.1 < float(draws["constant_data"]["scale"]) < 1.0
     assert list(draws.posterior.data_vars) == ["w"]
     assert np.isfinite(bnn.predict(posterior, draws, (X, REAL)).log_prob).all()
+
+
+def test_chains_start_apart_beside_a_parameter():
+    def model(x, y=None):
+        f = bnn.random_network("net", partial(bnn.nets.MLP, 2, (3,), 1), bnn.priors.normal())
+        offset = numpyro.param("offset", 0.1)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(f(x)[:, 0] + offset, 0.5), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    one, other = (posterior.init(jax.random.key(seed)) for seed in (0, 1))
+    assert np.any(one["net.layers.0.kernel"] != other["net.layers.0.kernel"])
 
 
 def test_a_factor_of_all_rows_takes_whole_batches_alone():

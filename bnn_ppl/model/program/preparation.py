@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
 from bnn_ppl.model.initial import initial_trace
-from bnn_ppl.model.network import InitialValue
+from bnn_ppl.model.network import OF_INITIAL_WEIGHTS, InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
 from bnn_ppl.model.structure import explained, used_inputs
@@ -113,8 +113,8 @@ class _Changing(Messenger):
             message["value"], message["args"] = jnp.arange(size), (size, size)
         elif kind == "param" and name in self.params:
             self._sample_leaves(message)
-        elif kind == "prng_key" and self.params:
-            message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
+        elif kind == "prng_key" and self.params and OF_INITIAL_WEIGHTS not in message:
+            message["value"], message["stop"] = jax.random.key(0), True  # for those of a module
         elif kind == "sample" and name in changes.factors:
             message["infer"] = message["infer"] | {OF_ROWS: True}
         elif kind == "sample" and name in changes.held and message["is_observed"]:
