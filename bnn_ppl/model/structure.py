@@ -1,6 +1,5 @@
 """Check a model: observed sites that fit y, and latent sites that can be sampled."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -109,8 +108,9 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     names: list[str] = []
     factor_names: list[str] = []
     laws: dict[str, dist.Distribution] = {}
+    states: dict[str, Any] = {}
 
-    def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         trace = initial_trace(model, x, y)
         for site in trace.values():
             refuse_site(site)
@@ -130,10 +130,11 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             found.append(_Likelihood(site["name"], shape, distribution))
         of_prior = factors(trace, of_rows=False)
         names.extend(_named([*of_prior, *filter(_is_scaled_or_masked, latent)]))
-        keys = [site["value"] for site in trace.values() if site["type"] == "mutable"]
-        return [site["fn"] for site in observed], [log_prob(site) for site in of_prior], keys
+        mutable = (site for site in trace.values() if site["type"] == "mutable")
+        states.update((site["name"], jax.tree.map(_shape, site["value"])) for site in mutable)
+        return [site["fn"] for site in observed], [log_prob(site) for site in of_prior]
 
-    def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         return jax.tree.map(_arrays_in, inspect(x, y), is_leaf=lambda part: isinstance(part, list))
 
     with explained(x):
@@ -154,8 +155,8 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     name, _, likelihood = found[0]
     is_of_one = targets is None and likelihood is not None
     places = [part for part, own in enumerate(shapes) for _ in own]
-    of_params, of_prior, of_keys = ([place == part for place in places] for part in range(3))
-    _refuse_drawn_keys(jaxpr, of_keys)
+    of_params, of_prior = ([place == part for place in places] for part in range(2))
+    _refuse_drawn_noise(model, states, x, y)
     *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
@@ -203,16 +204,22 @@ def used_inputs(jaxpr: Any, outputs: list[bool]) -> list[bool]:
     return partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[1]
 
 
-def _refuse_drawn_keys(jaxpr: Any, of_keys: list[bool]) -> None:
-    """Refuse a network that draws noise when called, which counts the uses of its keys."""
+def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
-    def steps(outputs: list[bool]) -> Counter[str]:
-        left = partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[0]
-        return Counter(step.primitive.name for step in left.eqns)
 
-    # What is printed is kept whatever is asked for.
-    of_uses = steps(of_keys) - steps([False] * len(of_keys))
-    if of_uses.keys() - {"copy", "stop_gradient"}:
+def _refuse_drawn_noise(model: Callable, states: dict[str, Any], x: Any, y: Any) -> None:
+    """Refuse a network that draws noise when called: densities then depend on the keys it holds."""
+
+    def densities(states: dict[str, Any], x: Any, y: Any) -> list[Any]:
+        trace = initial_trace(model, x, y, states)
+        return [log_prob(site) for site in trace.values() if site["type"] == "sample"]
+
+    if not states:
+        return
+    jaxpr = jax.make_jaxpr(densities)(states, x, y)
+    used = used_inputs(jaxpr, [True] * len(jaxpr.out_avals))
+    if any(used[: len(jax.tree.leaves(states))]):
         raise ValueError(
             "got a network that draws noise when called (dropout), expected a deterministic one: "
             "call .eval(), or remove its dropout"

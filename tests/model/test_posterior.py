@@ -626,6 +626,30 @@ def test_random_keys_are_state_that_a_model_may_hold_but_not_use():
     )
 
 
+class Recurrent(nnx.Module):
+    def __init__(self, rngs):
+        self.cells = nnx.RNN(nnx.GRUCell(1, 2, rngs=rngs))
+
+    def __call__(self, x):
+        return self.cells(x[..., None])[:, -1]
+
+
+@pytest.mark.parametrize("net", [WithDropout, Recurrent])
+def test_keys_of_a_network_built_in_the_model_are_no_noise(net):
+    def model(x, y=None, train=False):
+        module = net(nnx.Rngs(0))
+        module.set_attributes(deterministic=not train, raise_if_not_found=False)
+        f = random_nnx_module("net", module, dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(f(x)[:, 0], 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    assert np.isfinite(posterior.logdensity(posterior.init(jax.random.key(0)), posterior.data))
+    if net is WithDropout:
+        with pytest.raises(ValueError, match="got a network that draws noise when called"):
+            bnn.condition(partial(model, train=True), (X, REAL))
+
+
 NO_MODELS = {
     "nothing": (None, "NoneType"),
     "a network": (bnn.nets.MLP(3, (4,), 1, rngs=nnx.Rngs(0)), "MLP"),
