@@ -518,6 +518,24 @@ def test_discrete_sites_that_cannot_be_summed_out_are_refused():
         bnn.condition(unbounded, (X, REAL))
 
 
+def test_a_discrete_site_need_not_take_the_value_0():
+    def likelihood(mean, kind):
+        return dist.Normal(mean, jnp.log(kind + 0.5))  # NaN at 0
+
+    def model(x, y=None):
+        w = weights()
+        with numpyro.plate("data", len(x)):
+            kind = numpyro.sample("kind", dist.DiscreteUniform(1, 3))
+            numpyro.sample("y", likelihood(x @ w, kind), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    w = np.array([0.5, -1.0], np.float32)
+    each = [likelihood(X @ w, kind).log_prob(REAL) for kind in (1, 2, 3)]
+    expected = jax.scipy.special.logsumexp(jnp.stack(each), axis=0) - np.log(3)
+    found = posterior.log_likelihood({"w": w}, posterior.data)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def another_site(x, part):
     return numpyro.sample("more", dist.Normal(3.0 * part, 1.0))
 

@@ -14,13 +14,14 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from bnn_ppl.model.initial import initial_trace
+from bnn_ppl.model.initial import initial_value
 from bnn_ppl.model.structure import used_inputs
 from bnn_ppl.model.trace import (
     innermost,
     latent_sites,
     log_prob,
     observed_sites,
+    traced,
 )
 
 _MOST = 256  # combinations of their values
@@ -80,8 +81,8 @@ def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any,
     """Refuse sites on which more depends than the observed site, each row on its own alone."""
     names = [name for name, _ in discrete.sizes]
 
-    def densities(values: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
-        trace = initial_trace(model, x, y, values)
+    def densities(numbers: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
+        trace = _traced_at(numbers, model, x, y)
         sites = [site for site in trace.values() if site["type"] == "sample"]
         others = [s for s in sites if s["name"] not in (*names, discrete.observed)]
         return log_prob(trace[discrete.observed]), [log_prob(site) for site in others]
@@ -93,19 +94,20 @@ def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any,
         _refuse(first, "on which a site beside the observed one depends", "no other that does")
     if isinstance(y, jax.ShapeDtypeStruct):
         return
-    rows = jax.jit(lambda values: densities(values, x, y)[0])
+    rows = jax.jit(lambda numbers: densities(numbers, x, y)[0])
     before = np.asarray(rows(zeros))
     for row in (0, len(before) - 1):
         after = np.asarray(rows({name: a.at[row].set(1) for name, a in zeros.items()}))
-        if np.delete(before != after, row).any():
+        others = (np.delete(each, row, axis=0) for each in (before, after))
+        if not np.array_equal(*others, equal_nan=True):
             _refuse(first, "on which other rows depend", "one on which its own row depends alone")
 
 
 def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any) -> tuple[str, ...]:
     """Name the deterministic sites that depend on discrete ones: they have no one value."""
 
-    def deterministic(values: dict[str, Any], x: Any, y: Any) -> dict[str, Any]:
-        trace = initial_trace(model, x, y, values)
+    def deterministic(numbers: dict[str, Any], x: Any, y: Any) -> dict[str, Any]:
+        trace = _traced_at(numbers, model, x, y)
         sites = [site for site in trace.values() if site["type"] == "deterministic"]
         return {site["name"]: site["value"] for site in sites}
 
@@ -118,6 +120,17 @@ def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any)
 
 def _zeros(discrete: _Discrete, first: dict) -> dict[str, Any]:
     return {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name, _ in discrete.sizes}
+
+
+def _traced_at(numbers: dict[str, Any], model: Callable, x: Any, y: Any) -> dict[str, dict]:
+    """Give the sites where the discrete ones have these values, by their numbers in the support."""
+
+    def chosen(site: dict) -> Any:
+        if site["name"] not in numbers:
+            return initial_value(site)
+        return site["fn"].enumerate_support(expand=False).reshape(-1)[numbers[site["name"]]]
+
+    return traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
 
 
 def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> None:
