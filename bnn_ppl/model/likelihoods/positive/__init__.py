@@ -1,0 +1,1 @@
+"""Likelihoods of numbers above 0, such as amounts and times."""

@@ -1,0 +1,1 @@
+"""Likelihoods of any real number, standardised."""
