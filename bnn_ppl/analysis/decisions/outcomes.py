@@ -118,7 +118,8 @@ def _of_draws(given: Any, names: list[str] | None) -> Outcomes:
             f"got draws of y that are not finite in rows {rows[:5].tolist()}, expected numbers: "
             "leave these rows out"
         )
-    array = array.astype(int) if array.dtype.kind == "b" else array
+    if array.dtype.kind in "biu":
+        array = array.astype(int)  # the squares of int32 draws, and differences of uint8, wrap
     found: tuple[Any, ...] | None = None
     if array.dtype.kind in "iu" and array.min() >= 0 and array.ndim == 2:
         found = tuple(range(max(2, int(array.max()) + 1)))

@@ -164,6 +164,17 @@ def test_counts_of_a_stored_run_stay_whole_numbers():
     assert found.action.dtype.kind == "i"
 
 
+@pytest.mark.parametrize("loss", [lambda action, y: (action - y) ** 2, newsvendor(1.0, 3.0)])
+def test_small_integers_do_not_wrap(loss):
+    for y in (
+        np.array([[0], [100_000], [60_000]], np.int32),
+        np.array([[2], [4], [200]], np.uint8),
+    ):
+        actions = y[:, 0].tolist()
+        exact, found = (bnn.decide(each, loss, actions) for each in (y.astype(float), y))
+        np.testing.assert_array_equal(found.loss_of_each, exact.loss_of_each)
+
+
 def test_listed_actions_and_several_outputs():
     y = np.stack([NORMAL, 2 * NORMAL], -1)
     found = bnn.decide(y, lambda action, y: abs(y.sum(-1) - action), [0.0, 9.0, 30.0])
