@@ -171,7 +171,7 @@ def condition(
     classes = None if observed.num_classes is None else Classes(observed.num_classes, names)
     open_scale = next(iter(scales), None)
     size = None if microbatch is None else int(microbatch)
-    folder = None if features is None else Path(features).expanduser()
+    folder = None if features is None else Path(features).expanduser().absolute()
     given = Conditions(
         GivenRows(data, stream, chunks, classes, targets),
         ModelSites(observed, latent, open_scale, layers),

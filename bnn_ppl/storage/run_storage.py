@@ -66,8 +66,10 @@ class RunStorage:
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self._folder = None if folder is None else Path(folder).expanduser()
-        self._header = None if self._folder is None else checkpoint.read_header(self._folder)
+        given = None if folder is None else Path(folder).expanduser()
+        self._header = None if given is None else checkpoint.read_header(given)
+        self._given = given  # in messages
+        self._folder = None if given is None else given.absolute()  # chdir may come before writing
 
     @property
     def settings(self) -> JSON | None:
@@ -81,14 +83,14 @@ class RunStorage:
 
     def refuse_other(self, settings: JSON, num_draws: int) -> None:
         """Refuse to resume that run with other values of these settings, or for fewer draws."""
-        if self._folder is None or self._header is None:
+        if self._given is None or self._header is None:
             return
         stored = {
             name: v for name, v in self._header["settings"]["exact"].items() if name in settings
         }
         of_both = ({"exact": exact, "approximate": {}} for exact in (stored, settings))
-        checkpoint.refuse_difference(self._folder, *of_both)
-        checkpoint.refuse_fewer_draws(self._folder, self._header, num_draws)
+        checkpoint.refuse_difference(self._given, *of_both)
+        checkpoint.refuse_fewer_draws(self._given, self._header, num_draws)
 
     def points(self, sites: tuple[str, ...]) -> Mapping[str, np.ndarray] | None:
         """Read the values at which that run holds its points; refuse those of other sites.

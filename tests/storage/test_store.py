@@ -17,6 +17,7 @@ from bnn_ppl.storage.draws_zarr.zarr_writer import (
     write_draws,
 )
 from bnn_ppl.storage.inference_data import draws_of, inference_data
+from bnn_ppl.storage.run_storage import RunStorage
 
 RNG = np.random.default_rng(0)
 VALUES = {
@@ -81,6 +82,14 @@ def test_draws_in_a_folder_are_those_in_memory(folder):
             assert read[group][name].dtype == array.dtype
             np.testing.assert_array_equal(read[group][name], array)
     assert read.attrs == FACTS
+
+
+def test_a_relative_folder_stays_the_same_after_a_change_of_directory(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    draws, storage = open_draws(folder.name), RunStorage("new")
+    monkeypatch.chdir("/")
+    np.testing.assert_array_equal(draws.posterior["noise"], VALUES["noise"])
+    assert storage.search_folder().is_relative_to(folder.parent / "new")
 
 
 def test_arviz_summarises_what_was_loaded(folder):

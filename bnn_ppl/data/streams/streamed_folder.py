@@ -101,7 +101,7 @@ def _opened(path: Path) -> Any:
         return path
     import zarr
 
-    return zarr.open_array(path, mode="r")
+    return zarr.open_array(path.absolute(), mode="r")
 
 
 def _in_form(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

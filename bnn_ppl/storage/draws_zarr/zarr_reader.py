@@ -55,7 +55,7 @@ def open_draws(folder: str | Path, whole: Whole = "draws") -> "arviz.InferenceDa
 
     folder = Path(folder)
     metadata = read_metadata(folder)
-    path, attrs = folder / DRAWS, dict(metadata["attributes"])
+    path, attrs = folder.absolute() / DRAWS, dict(metadata["attributes"])  # chdir may come first
     run, num_draws = attrs.pop(RUN, None), num_draws_of(metadata)
     with suppress(ValueError, KeyError, TypeError):  # earlier versions have it there alone
         attrs.setdefault("data", read_json(folder / STATE)["settings"]["exact"]["data"])
