@@ -92,7 +92,11 @@ def found_in_warmup(draws: Any) -> str:
     settings = json.loads(draws.attrs.get("settings", "{}"))
     stats, warmup = draws.get("sample_stats", {}), draws.get("warmup_sample_stats", {})
     found = {name: stats[name] for name in _TUNED if name in stats and settings.get(name) is None}
-    found = {name.replace("_", " "): values.max("draw").values for name, values in found.items()}
+    found = {
+        name.replace("_", " "): values.max("draw").values
+        for name, values in found.items()
+        if values.size
+    }
     if settings.get("learning_rate") == "found" and "step_size" in warmup:
         # It falls later on, as training settles.
         first = int(num_trial_steps(draws.attrs["num_warmup"]))

@@ -152,8 +152,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
             f"got draws without the dimension {' and '.join(sorted(lacking))}, expected both: "
             "select by a list, as in draws.isel(chain=[0])"
         )
-    if not draws.posterior.sizes["draw"]:
-        raise ValueError("got no draws, expected some: resume the run (the same call again)")
+    refuse_none(draws)
     return {site: draws.posterior[site].transpose("chain", "draw", ...) for site in sites}
 
 
@@ -169,8 +168,15 @@ def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
     return found
 
 
+def refuse_none(draws: Any) -> None:
+    """Refuse a run that has no draws yet."""
+    if not draws.posterior.sizes["draw"]:
+        raise ValueError("got no draws, expected some: resume the run (the same call again)")
+
+
 def weights_of(draws: Any) -> np.ndarray:
-    """Give the weights of the draws (chain, draw), with mean 1 in each chain."""
+    """Give the weights of the draws (chain, draw), with mean 1 in each chain; refuse no draws."""
+    refuse_none(draws)
     sizes = draws.posterior.sizes
     if "log_weight" not in getattr(draws, "sample_stats", {}):
         return np.ones((sizes["chain"], sizes["draw"]))

@@ -39,6 +39,7 @@ from bnn_ppl.runtime import files
 from bnn_ppl.sampling.planning.plan import Plan
 from bnn_ppl.sampling.search import structure
 from bnn_ppl.storage import checkpoint
+from bnn_ppl.storage.run_storage import FolderRecorder
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -1094,6 +1095,27 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     cli.main(["summary", "here"])
     assert "rhat_median" in capsys.readouterr().out
     cli.main(command)
+
+
+@pytest.mark.thorough
+def test_a_run_killed_before_its_first_draw_is_summarised_and_refused(monkeypatch, capsys):
+    record = FolderRecorder.record
+
+    def killed(recorder, done, *args):
+        if done.draws:
+            raise KeyboardInterrupt
+        record(recorder, done, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderRecorder, "record", killed)
+        with pytest.raises(SystemExit):
+            cli.main(["run", "hmc", *SHORT, "--folder", "here"])
+    cli.main(["summary", "here"])
+    assert "not judged: got no draws" in (out := capsys.readouterr().out) and "step_size" in out
+    for command in ("compress", "distil", "check"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "here"])
+        assert "got no draws, expected some: resume the run" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from bnn_ppl.storage.draws_zarr.zarr_writer import (
     publish_draws,
     write_draws,
 )
-from bnn_ppl.storage.inference_data import draws_of, inference_data
+from bnn_ppl.storage.inference_data import draws_of, inference_data, weights_of
 from bnn_ppl.storage.run_storage import RunStorage
 
 RNG = np.random.default_rng(0)
@@ -147,8 +147,10 @@ def test_draws_of_gives_the_arrays_of_the_sites_named():
 
 def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
     written(tmp_path)
-    with pytest.raises(ValueError, match="got no draws"):
-        draws_of(open_draws(tmp_path), ["noise"])
+    draws = open_draws(tmp_path)
+    for read in (lambda: draws_of(draws, ["noise"]), lambda: weights_of(draws)):
+        with pytest.raises(ValueError, match="got no draws"):
+            read()
 
 
 def test_draws_behind_a_symbolic_link_are_read_and_written(folder, tmp_path):

@@ -102,8 +102,7 @@ def compress(
     """
     check_arguments(posterior=posterior, draws=draws)
     sizes = draws["posterior"].sizes
-    total = sizes["chain"] * sizes["draw"]
-    _check(posterior, total, tolerance, num_draws)
+    _check(posterior, weights_of(draws).size, tolerance, num_draws)
     x = checked_inputs(posterior, posterior.rows.examples[0] if x is None else x)
     chosen = evenly(len(jax.tree.leaves(x)[0]), num_rows)
     features = features_of(posterior, draws, jax.tree.map(lambda leaf: leaf[chosen], x))

@@ -70,6 +70,8 @@ def summary(
         print(f"{'log_evidence':28} {evidence_in_words(draws)}")
     if run.data.encoding is not None and run.data.encoding.inputs:
         print(f"\n{table_text(columns_table(run.data.encoding), index=False)}")
+    if not draws["posterior"].sizes["draw"]:  # the verdict has said so
+        return
     functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(table_text(bnn.diagnostics.summary(draws, functions)))
