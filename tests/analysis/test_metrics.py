@@ -474,7 +474,11 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
         (metrics.nll, (np.log(probs), labels), "apply softmax to logits"),
         (metrics.nll, (probs * 1.01, labels), "row 0 with minimum"),
         (metrics.nll, ([[0.5, 0.5], [1.2, -0.2]], [0, 0]), "row 1 with minimum -0.2 and sum 1"),
-        (metrics.nll, (np.where(probs > 0, np.nan, 0), labels), "that are NaN in 200 of 200 rows"),
+        (
+            metrics.nll,
+            (np.where(probs > 0, np.nan, 0), labels),
+            "that are NaN or infinite in 200 of",
+        ),
         (metrics.entropy, (probs[None],), "shape (1, 200, 5), expected (rows, classes)"),
         (metrics.agreement, (probs, probs[:5]), "shapes (200, 5) and (5, 5)"),
         (metrics.accuracy, (regression, labels), "expected probs; predict with a classifier"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from bnn_ppl.analysis.acquisition import scores as by
 from bnn_ppl.analysis.acquisition.scores import Array
+from bnn_ppl.analysis.metrics.inputs import refuse_unpredicted
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
 from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.streams.streams import Stream
@@ -117,7 +118,8 @@ def acquire(
     Raises
     ------
     ValueError
-        If the score does not fit y, the pool has too few different rows, or there is one draw.
+        If the score does not fit y, the pool has too few different rows, a prediction is NaN, or
+        there is one draw.
     """
     import pandas
 
@@ -137,7 +139,7 @@ def acquire(
     else:
         at = posterior, kept, pool, targets
         chosen = _of_numbers(by_score, values, at, given, minimise, seed)
-        predicted = {"mean": values.mean(0), "sd": values.std(0)}
+        predicted = {"mean": values.mean(0), "sd": values.std(0, ddof=1)}
     rows = [row for row, _ in chosen]
     columns = {"score": [value for _, value in chosen]}
     columns |= {name: each[rows] for name, each in predicted.items()}
@@ -153,6 +155,7 @@ def _functions(posterior: Posterior, draws: Any, x: Any) -> tuple[str, Array]:
             f"got predictions of shape {found.shape[1:]}, expected one output a row: acquire for a "
             "run of one target"
         )
+    refuse_unpredicted(~np.isfinite(found).all(axis=(0, *range(2, found.ndim))))
     return str(kind), found
 
 

@@ -12,6 +12,7 @@ from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
+from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.arviz_versions import groups_of
 from bnn_ppl.storage.inference_data import draws_at, evenly, weights_of, with_groups
@@ -79,7 +80,8 @@ def compress(
         The fewest draws, to about a tenth, are chosen for which no mean, sd or quantile at these
         rows changes by more than this many predictive standard deviations.
     num_draws
-        Choose this many draws, in all chains, instead.
+        Choose this many draws, in all chains, instead: as many of each, so rounded down to a
+        multiple of their number, and at least one of each.
     num_rows
         At most this many rows are used, evenly spaced.
     progress
@@ -93,7 +95,8 @@ def compress(
     Raises
     ------
     ValueError
-        If several sites are observed, there is only one draw, or a number is out of range.
+        If several sites are observed, there is only one draw, a number is out of range, or a
+        prediction or its variance is not finite.
 
     Notes
     -----
@@ -102,6 +105,7 @@ def compress(
     """
     check_arguments(posterior=posterior, draws=draws)
     sizes = draws["posterior"].sizes
+    check_count("num_rows", num_rows)
     _check(posterior, weights_of(draws).size, tolerance, num_draws)
     x = checked_inputs(posterior, posterior.rows.examples[0] if x is None else x)
     chosen = evenly(len(jax.tree.leaves(x)[0]), num_rows)
@@ -120,7 +124,9 @@ def _check(posterior: Posterior, total: int, tolerance: float, num_draws: int | 
         raise ValueError("got one draw, expected several to choose from: sample more")
     if not 0 < tolerance < math.inf:
         raise ValueError(f"got tolerance={tolerance}, expected a number above 0, such as 0.1")
-    if num_draws is not None and not 0 < num_draws <= total:
+    if num_draws is not None:
+        check_count("num_draws", num_draws)
+    if num_draws is not None and num_draws > total:
         raise ValueError(f"got num_draws={num_draws}, expected 1 to {total}: there are no more")
 
 

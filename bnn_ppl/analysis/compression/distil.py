@@ -175,8 +175,8 @@ def _target(found: "xarray.Dataset") -> Target:
         raise ValueError("got classes of pixels, expected one class a row: use bnn_ppl.compress")
     if not all(np.isfinite(values).all() for values in target.values()):
         raise ValueError(
-            f"got predictions whose {' or '.join(names)} is not finite, expected numbers: "
-            "use bnn_ppl.compress"
+            f"got predictions whose {' or '.join(names)} is not finite, expected numbers: leave "
+            "out rows with missing values, or thin the draws, draws.isel(draw=slice(0, None, 10))"
         )
     return target
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.analysis.metrics.inputs import refuse_unpredicted
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import compiled, of_all, probs_or_mean, told_of_first
 from bnn_ppl.analysis.prediction.predict import function_draws
@@ -43,6 +44,7 @@ def features_of(posterior: Posterior, draws: Any, x: Any) -> Features:
     sites = sites_to_predict(posterior, draws)
     if told_of_first(posterior, sites, x, lambda law: probs_or_mean(law)[0]) == "probs":
         found = function_draws(posterior, draws, x)["posterior"]["probs"].values
+        refuse_unpredicted(~np.isfinite(found).all(axis=(0, 1, *range(3, found.ndim))))
         return _of_classes(found.reshape(len(share), -1).astype(float), share)
     return _of_numbers(posterior, sites, weights_of(draws), x)
 
@@ -64,6 +66,8 @@ def _of_numbers(posterior: Posterior, sites: Any, weights: np.ndarray, x: Any) -
         each = of_all(partial(of_block, x), sites, weights)
     means, variances = (np.asarray(a, float).reshape(len(share), -1) for a in _moments(each))
     average, spread = _mixed(means, variances, share)
+    finite = np.isfinite(spread).reshape(len(jax.tree.leaves(x)[0]), -1)
+    refuse_unpredicted(~finite.all(1), "predictive variances")
     sd = np.sqrt(spread)
     parts = [(means - average) / sd, (variances + (means - average) ** 2) / spread]
     quantiles = None

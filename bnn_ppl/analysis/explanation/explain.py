@@ -8,12 +8,14 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
+from bnn_ppl.analysis.metrics.inputs import refuse_unpredicted
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
 from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import labels_of, rows_to_score
+from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import equally_weighted, evenly
 
@@ -135,7 +137,8 @@ def explain(
     Raises
     ------
     ValueError
-        If y is missing or has several outputs, or x is not one array of real numbers.
+        If y is missing or has several outputs, x is not one array of real numbers, or a log score
+        is not finite.
 
     Notes
     -----
@@ -145,11 +148,13 @@ def explain(
     trained on.
     """
     check_arguments(posterior=posterior, draws=draws)
+    check_count("num_permutations", num_permutations)
     rows, y = _chosen(posterior, data)
     named, kept = inputs_of(rows.x, data_set, inputs), equally_weighted(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
     labels = labels_of(posterior, y)
     base = predict(posterior, kept, (rows.given(rows.x, np.arange(len(y))), labels))
+    refuse_unpredicted(~np.isfinite(base["log_prob"].values), "log scores")
     units = _Units.of(posterior, data_set, base, of_class)
     scored = posterior, kept, rows, labels
     importance = _importance(scored, named, base, num_permutations, rng, progress)

@@ -54,10 +54,11 @@ def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> 
 
 def _checked(name: str, columns: Array, x: Any) -> Array:
     width = int(np.prod(x.shape[1:]))
-    if not columns.size or columns.min() < 0 or columns.max() >= width:
+    whole = columns.size and columns.dtype.kind in "iu"
+    if not whole or columns.min() < 0 or columns.max() >= width:
         raise ValueError(
-            f"got places {columns.tolist()} of the input {name!r}, expected some from 0 to "
-            f"{width - 1}: correct them"
+            f"got places {columns.tolist()} of the input {name!r}, expected whole numbers from 0 "
+            f"to {width - 1}: correct them"
         )
     return columns
 

@@ -38,9 +38,7 @@ def probabilities(prediction: Prediction) -> Array:
             f"got probabilities of shape {probs.shape}, expected (rows, classes); "
             "average over chains and draws first"
         )
-    missing = np.isnan(probs).any(axis=1)
-    if missing.any():
-        raise ValueError(_nan_message(missing))
+    refuse_unpredicted(np.isnan(probs).any(axis=1))
     valid = (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= SUM_TOLERANCE)
     if not valid.all():
         row = int(np.argmin(valid))
@@ -193,9 +191,7 @@ def targets(y: ArrayLike, mean: Array) -> Array:
 def error_and_variance(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
     """Target minus predictive mean, and predictive variance, of every row."""
     mean, variance = variable(prediction, "mean"), variable(prediction, "variance")
-    missing = np.isnan(mean) | np.isnan(variance)
-    if missing.any():
-        raise ValueError(_nan_message(missing))
+    refuse_unpredicted(np.isnan(mean) | np.isnan(variance))
     if np.any(variance <= 0):
         raise ValueError(
             f"got a predictive variance of {variance.min():.4g}, expected positive variances; "
@@ -215,8 +211,11 @@ def positive_scale(scale: ArrayLike, outputs: tuple[int, ...] = ()) -> Array:
     return np.broadcast_to(array, outputs)
 
 
-def _nan_message(rows: Array) -> str:
-    return (
-        f"got predictions that are NaN in {rows.sum()} of {rows.size} rows, expected numbers; "
-        "leave out chains that diverged, draws.isel(chain=...)"
-    )
+def refuse_unpredicted(rows: Array, what: str = "predictions") -> None:
+    """Refuse what is not a number for some rows, those of which `rows` is True."""
+    if rows.any():
+        raise ValueError(
+            f"got {what} that are NaN or infinite in {rows.sum()} of {rows.size} rows, expected "
+            "numbers; leave out rows with missing values, or chains that diverged, "
+            "draws.isel(chain=...)"
+        )

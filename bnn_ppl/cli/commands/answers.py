@@ -110,7 +110,8 @@ def compress(
         The fewest draws are chosen for which no mean, sd or quantile at the training rows changes
         by more than this many predictive standard deviations.
     num_draws
-        Choose this many draws, in all chains, instead.
+        Choose this many draws, in all chains, instead: as many of each, so rounded down to a
+        multiple of their number, and at least one of each.
     num_rows
         Maximum number of training rows, spread evenly.
     progress

@@ -129,6 +129,8 @@ def test_of_a_line_the_ends_are_taken_and_no_row_twice(run):
     assert len({tuple(POOL[row]) for row in found.rows}) == 3
     assert found.table.loc[found.rows[0], "mean"] == pytest.approx(3.0, abs=0.2)
     assert (np.diff(found.table["score"]) <= 0).all()
+    first = found.table.iloc[0]
+    assert first["sd"] ** 2 == pytest.approx(first["score"], rel=1e-6)
     assert bnn.acquire(*run, POOL, score="epig").rows[0] in (1, 3)
     for score in ("ei", "ucb", "thompson"):
         assert bnn.acquire(*run, POOL, score=score).rows[0] in (1, 3)
@@ -194,6 +196,14 @@ def test_what_cannot_be_chosen_is_refused(run):
         bnn.acquire(posterior, draws, POOL, minimise=True)
     with pytest.raises(ValueError, match="num=0"):
         bnn.acquire(posterior, draws, POOL, 0)
+
+
+@pytest.mark.filterwarnings("ignore:got NaN or infinite values in 1 of 5 rows of x")
+def test_a_pool_or_targets_without_predictions_are_refused(run):
+    pool = np.where(np.arange(5)[:, None] == 2, np.nan, POOL)
+    for given in ({"pool": pool}, {"pool": POOL, "score": "epig", "targets": pool}):
+        with pytest.raises(ValueError, match="got predictions that are NaN or infinite in 1 of 5"):
+            bnn.acquire(*run, **given)
 
 
 def test_expected_improvement_is_on_the_best_that_is_known():

@@ -164,3 +164,20 @@ def test_what_cannot_be_compressed_is_refused(numbers):
     posterior, draws = numbers
     with pytest.raises(ValueError, match="got one draw"):
         bnn.compress(posterior, draws.isel(chain=[0], draw=[0]))
+    for name, count in (("num_rows", 2.5), ("num_draws", 2.0)):
+        with pytest.raises(ValueError, match=f"got {name}={count}, expected a whole number"):
+            bnn.compress(posterior, draws, **{name: count})
+    with pytest.raises(ValueError, match="got no draws, expected some"):
+        bnn.compress(posterior, draws.isel(draw=[]))
+
+
+def test_predictions_without_a_variance_are_not_compressed(numbers):
+    def heavy(x, y=None):
+        slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        scale = numpyro.sample("noise", dist.LogNormal(0.0, 1.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.StudentT(1.5, x @ slopes, scale), obs=y)
+
+    posterior = bnn.condition(heavy, (X, X[:, 0]))
+    with pytest.raises(ValueError, match="predictive variances that are NaN or infinite in 30 of"):
+        bnn.compress(posterior, numbers[1])

@@ -170,8 +170,22 @@ def test_what_cannot_be_explained_is_refused(run):
         bnn.explain(*run, X)
     with pytest.raises(ValueError, match=r"got places \[3\] of the input 'a'"):
         bnn.explain(*run, (X, Y), inputs={"a": 3})
+    for places in ([0.0], [True, False, True]):
+        with pytest.raises(
+            ValueError, match="of the input 'a', expected whole numbers from 0 to 2"
+        ):
+            bnn.explain(*run, (X, Y), inputs={"a": places})
+    with pytest.raises(ValueError, match="num_permutations=0"):
+        bnn.explain(*run, (X, Y), num_permutations=0)
     with pytest.raises(ValueError, match="not one array of real numbers"):
         inputs_of(np.zeros((2, 3), int), None, None)
+
+
+@pytest.mark.filterwarnings("ignore:got NaN or infinite values in 1 of 60 rows of x")
+def test_rows_without_predictions_are_not_explained(run):
+    x = np.where(np.arange(60)[:, None] == 2, np.nan, X)
+    with pytest.raises(ValueError, match="got log scores that are NaN or infinite in 1 of 60 rows"):
+        bnn.explain(*run, (x, Y))
 
 
 def test_columns_of_one_input_stay_together():
