@@ -11,7 +11,7 @@ from bnn_ppl.analysis.comparison.compare_inputs import errors_named
 from bnn_ppl.analysis.comparison.loo import WORST_K, Loo, check_loo
 from bnn_ppl.analysis.comparison.moment_matching import cannot_move
 from bnn_ppl.cli.problem.rows import training_groups
-from bnn_ppl.cli.run_folders import Opened, check_names, check_same, reopen
+from bnn_ppl.cli.run_folders import Opened, check_names, check_same, name_of, reopen
 from bnn_ppl.cli.stored_methods import method_of_run
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.splits import folds_of_rows
@@ -68,8 +68,8 @@ def compare_by_loo(
                 "training rows are what is left out"
             )
     _check(leaving_out)
-    check_names([folder.name for folder in folders])
-    runs = {each.name: reopen(each, data_dir, "test") for each in folders}
+    check_names(list(map(name_of, folders)))
+    runs = {name_of(each): reopen(each, data_dir, "test") for each in folders}
     check_same(runs, ["float64"], "compare runs of the same float type")
     found = (_by_rows if leaving_out.k_fold is None else _by_folds)(runs, leaving_out, progress)
     table = bnn.compare_loo(found).dropna(axis="columns", how="all")

@@ -1,5 +1,6 @@
 """Opening the folders of runs."""
 
+import os
 from collections.abc import Callable
 from glob import glob
 from pathlib import Path
@@ -195,12 +196,22 @@ def _readable(folder: Path, read: Callable, *record: Any) -> Any:
         ) from error
 
 
+def name_of(folder: Path) -> str:
+    """Give the name of a folder, also of "." and ".."."""
+    return by_name(folder).name
+
+
+def by_name(folder: Path) -> Path:
+    """Give a folder by a path that ends with its name."""
+    return folder.resolve() if folder.name in ("", "..") else folder
+
+
 def reopen_all(
     folders: tuple[Path, ...], data_dir: Path | None = None, on: Scored | None = "test"
 ) -> dict[str, Opened]:
     """Open runs of one float type whose rows to score are the same, by name of the folder."""
-    check_names([folder.name for folder in folders])
-    runs = {folder.name: reopen(folder, data_dir, on) for folder in folders}
+    check_names(list(map(name_of, folders)))
+    runs = {name_of(folder): reopen(folder, data_dir, on) for folder in folders}
     check_same(runs, ["float64"], "compare runs of the same float type")
     first = next(iter(runs.values()))
     for name, run in runs.items():
@@ -263,6 +274,15 @@ def check_parent(option: str, path: Path | None) -> None:
         )
 
 
+def check_writable(option: str, path: Path) -> Path:
+    """Give a path back; refuse one where nothing can be written, before anything is computed."""
+    if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        raise PermissionError(
+            f"got no permission to write {path}, expected some: name another place by {option}"
+        )
+    return path
+
+
 def stem_of(name: str) -> str:
     """Give the words for a table or data set in the names of files and folders."""
     bare = name.split("?")[0] if is_elsewhere(name) else name
@@ -273,8 +293,8 @@ def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Pa
     """Give where the figure goes, before anything is computed."""
     if figure is not None:
         check_figure(figure)
-        return figure
-    return folders[0] / name if len(folders) == 1 else Path(name)
+    usual = folders[0] / name if len(folders) == 1 else Path(name)
+    return check_writable("--figure", figure or usual)
 
 
 def check_names(names: list[str]) -> None:

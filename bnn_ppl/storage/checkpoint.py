@@ -162,6 +162,11 @@ def lock(folder: Path) -> Holder | None:
             f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
             "wait for it, or name another folder"
         ) from error
+    except OSError as error:
+        raise OSError(
+            f"got folder={str(folder)!r}, where nothing can be written ({error.strerror}), "
+            "expected permission to: name another folder, or read its draws (diagnostics.load)"
+        ) from error
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from bnn_ppl import cli
 from bnn_ppl.cli import help_cache, run_folders
 from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
+from bnn_ppl.cli.commands.answers import _new_folder
 from bnn_ppl.cli.commands.run import _sample_in_free_folder
 from bnn_ppl.cli.kept_searches import _same, kept_search
 from bnn_ppl.cli.problem.build import conditioned, model_of
@@ -252,6 +253,29 @@ def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
     assert "draws 8/8" in capsys.readouterr().err
     cli.main(["run", "hmc", *SHORT, "--folder", "c"])
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command, option",
+    [("predict", "--out"), ("export", "--out"), ("compress", "--out"), ("explain", "--figure")],
+)
+def test_a_place_where_nothing_can_be_written_is_refused_at_once(
+    command, option, monkeypatch, capsys
+):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(SystemExit):
+        cli.main([command, "."])
+    said = capsys.readouterr().err
+    assert "got no permission to write" in said and f"name another place by {option}" in said
+
+
+def test_the_folder_one_is_in_has_its_name(tmp_path, capsys):
+    assert _new_folder(Path(), None, "compressed") == tmp_path.with_name(
+        f"{tmp_path.name}-compressed"
+    )
+    with pytest.raises(SystemExit):
+        cli.main(["compare", ".", f"../{tmp_path.name}"])
+    assert f"got several folders named {tmp_path.name}" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.draws_zarr.zarr_reader import open_draws
 from bnn_ppl.storage.draws_zarr.zarr_writer import (
     bytes_published,
@@ -90,6 +91,15 @@ def test_a_relative_folder_stays_the_same_after_a_change_of_directory(folder, mo
     monkeypatch.chdir("/")
     np.testing.assert_array_equal(draws.posterior["noise"], VALUES["noise"])
     assert storage.search_folder().is_relative_to(folder.parent / "new")
+
+
+def test_a_folder_where_nothing_can_be_written_is_refused_in_words(folder, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(checkpoint, "locked", refused)
+    with pytest.raises(OSError, match=r"where nothing can be written \(Read-only file system\)"):
+        checkpoint.lock(folder)
 
 
 def test_arviz_summarises_what_was_loaded(folder):

@@ -11,7 +11,7 @@ from bnn_ppl.cli.problem.build import posterior_of
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import Scored
-from bnn_ppl.cli.run_folders import check_out, figure_path, reopen
+from bnn_ppl.cli.run_folders import by_name, check_out, check_writable, figure_path, reopen
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.runtime.progress import waiting
@@ -208,7 +208,8 @@ def _student(problem: Problem, data: Any) -> tuple[dict[str, Any], bnn.Posterior
 
 def _new_folder(folder: Path, out: Path | None, kind: str) -> Path:
     """Give the folder to write; refuse one that exists."""
-    out = folder.with_name(f"{folder.name}-{kind}") if out is None else out
+    folder = by_name(folder)
+    out = check_writable("--out", out or folder.with_name(f"{folder.name}-{kind}"))
     if out.exists():
         raise FileExistsError(
             f"got --out {out}, which exists, expected a new folder: name another, or remove it"
@@ -245,7 +246,7 @@ def export(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    out = folder / "export" if out is None else out
+    out = check_writable("--out", out or folder / "export")
     others = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     if others and not {"model.stablehlo", "model.onnx"} & {*others}:
         raise FileExistsError(
@@ -321,7 +322,7 @@ def acquire(
         Folder with the data set, if it has moved since the run.
     """
     check_out(out, ".csv")
-    out = folder / "acquired.csv" if out is None else out
+    out = check_writable("--out", out or folder / "acquired.csv")
     run = reopen(folder, data_dir, "test")
     rows = read_new_rows(pool, run.data)
     if rows.fills:

@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, impossible_y
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
-from bnn_ppl.cli.run_folders import Opened, check_out, reopen, stem_of
+from bnn_ppl.cli.run_folders import Opened, check_out, check_writable, reopen, stem_of
 from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
 from bnn_ppl.data.tables.new_rows import NOT_SCORED, read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
@@ -82,9 +82,9 @@ def predict(
         file. Of a table, outside_range says how many training standard deviations a row is outside
         the training rows (1: a category of none of them), and outside_column in which column.
     out
-        File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
-        of new rows predictions-NAME.csv, by the name of their file. A file of that name is
-        replaced.
+        File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run,
+        with predictions.npz in the units of the model beside it; of new rows predictions-NAME.csv,
+        by the name of their file. A file of that name is replaced.
     probabilities
         Probabilities to report.
     predictive
@@ -154,12 +154,13 @@ def predict(
         print(_outside_in_words(rows))
     replaced = ", which is replaced (--out names another file)" if path.exists() else ""
     _write(table, path)
-    if inputs is None:
+    also = ""
+    if inputs is None and out is None:
         arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
         if run.data.class_names:
             arrays["class_names"] = np.array(run.data.class_names)
         np.savez_compressed(folder / "predictions.npz", **arrays)
-    also = "; in those of the model in predictions.npz" if inputs is None else ""
+        also = "; in those of the model in predictions.npz"
     said = f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}"
     print(f"{said}{replaced}{also}")
 
@@ -190,7 +191,7 @@ def _checked_out(folder: Path, inputs: str | None, out: Path | None) -> Path:
     """Give the file to write; refuse one that cannot be written before anything is computed."""
     name = "predictions.csv" if inputs is None else f"predictions-{stem_of(inputs)}.csv"
     check_out(out, ".csv", ".nc")
-    return out or folder / name
+    return check_writable("--out", out or folder / name)
 
 
 def _of_data_set(run: Opened) -> Rows:

@@ -18,7 +18,7 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.leave_one_out import LeavingOut, compare_by_loo
 from bnn_ppl.cli.problem.rows import Scored
-from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
+from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, name_of, reopen, reopen_all
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
 from bnn_ppl.data.tables.finding import columns_table
 from bnn_ppl.data.tables.published import OWN_REFERENCES, HMCChains, OwnReference
@@ -190,7 +190,7 @@ def compare(
             "got --refit, --most-refits or --no-match-moments with --by predictions, expected "
             "--by loo with them"
         )
-    names = [folder.name for folder in folders]
+    names = list(map(name_of, folders))
     check_names(names)
     check_reference(reference, names)
     if not 0 <= calibrate < 1:

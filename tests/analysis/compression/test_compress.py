@@ -148,6 +148,8 @@ def test_a_compressed_run_is_one_for_other_commands(tmp_path, monkeypatch, capsy
     main(["predict", "run-compressed"])
     main(["summary", "run-compressed"])
     assert Path("run-compressed/predictions.csv").is_file()
+    main(["predict", "run", "--out", "elsewhere.csv"])
+    assert Path("elsewhere.csv").is_file() and not list(Path("run").glob("predictions*"))
     assert "compressed_from" in capsys.readouterr().out
     rows = X[:3].tolist()
     folder, loaded = "run-compressed", bnn.diagnostics.load("run-compressed")
