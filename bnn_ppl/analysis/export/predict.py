@@ -23,6 +23,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -60,7 +61,7 @@ def _float(cell: str) -> float:
 
 def _date(column: Mapping[str, Any], cell: str) -> float:
     """Read days since 1970."""
-    text = cell
+    text = "" if "W" in cell else cell  # weeks are no dates
     match = _DATE.fullmatch(cell.lower())
     if match and not (match[7] and int(match[5]) > 12):  # 13 AM is none
         year, _, month, day, hour, rest, half, offset = match.groups()
@@ -159,16 +160,12 @@ class Predictor:
         """Read the files of the export."""
         self.about = json.loads((folder / "preparation.json").read_text(encoding="utf-8"))
         if self.about["format"] != FORMAT:
-            raise ValueError(
-                f"got an export of format {self.about['format']}, expected {FORMAT}: use the "
-                "predict.py of its own folder"
-            )
+            got = f"got an export of format {self.about['format']}, expected {FORMAT}"
+            raise ValueError(f"{got}: use the predict.py of its own folder")
         unknown = {each["kind"] for each in self.about["columns"] or ()} - {*KINDS}
         if unknown:
-            raise ValueError(
-                f"got columns of the kind {', '.join(sorted(unknown))}, expected "
-                f"{', '.join(KINDS)}: add the kind to KINDS in predict.py"
-            )
+            got = f"got columns of the kind {', '.join(sorted(unknown))}"
+            raise ValueError(f"{got}, expected {', '.join(KINDS)}: add the kind to KINDS")
         if self.about["float64"] and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             jax.config.update("jax_enable_x64", True)
         program = export.deserialize(bytearray((folder / "model.stablehlo").read_bytes()))
@@ -200,7 +197,10 @@ class Predictor:
             x = encoded(columns, table) if columns else _by_number(table, shape)
         elif columns and np.asarray(rows).dtype.kind in "OU":
             needed = [c["name"] for c in columns if c["kind"] != "optional" or c["fill"] is None]
-            x = encoded(columns, dict(zip(needed, np.asarray(rows, object).T, strict=True)))
+            cells = np.asarray(rows, object).T
+            if len(cells) != len(needed):
+                raise ValueError(f"got {len(cells)} columns, expected {', '.join(needed)}")
+            x = encoded(columns, dict(zip(needed, cells, strict=True)))
         else:
             x = np.asarray(rows)
         if x.ndim == len(shape) and shape and shape[-1] == 1:
@@ -278,12 +278,12 @@ def load(folder: str | Path | None = None) -> Predictor:
     return Predictor(Path(__file__).parent if folder is None else Path(folder))
 
 
-# --- files
-
-
 def _read(path: Path, names: Sequence[str] = ()) -> Any:
     if path.suffix in (".npy", ".npz"):
-        return np.load(path) if path.suffix == ".npy" else np.load(path)["x"]
+        try:
+            return np.load(path) if path.suffix == ".npy" else np.load(path)["x"]
+        except (LookupError, ValueError, EOFError, BadZipFile):
+            raise ValueError(f"got {path.name}, expected a whole file with an array x") from None
     if str(path) != "-" and path.suffix not in (".csv", ".tsv", ".txt"):
         raise ValueError(f"got {path.name}, expected a .csv, .tsv, .txt, .npz or .npy file")
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
@@ -306,6 +306,9 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
             raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
     if separator == ";":  # with decimal commas
         rows[1:] = [[c.replace(",", ".") if _is_number(c) else c for c in row] for row in rows[1:]]
+    twice = {name for name in rows[0] if rows[0].count(name) > 1 and (name in names or not names)}
+    if twice:
+        raise ValueError(f"got several columns {', '.join(twice)}, expected a name for each")
     cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
     return {name: list(own) for name, own in zip(rows[0], cells, strict=True)}
 
@@ -317,8 +320,7 @@ def _is_number(cell: str) -> bool:
 def _by_number(table: Mapping[str, Cells], shape: tuple[int, ...]) -> np.ndarray:
     """Give the columns of a table in their order: the model knows no names."""
     count = int(np.prod(shape))
-    index = "", "Unnamed: 0"  # of a data frame
-    table = {name: cells for name, cells in table.items() if name not in index}
+    table = {n: own for n, own in table.items() if n not in ("", "Unnamed: 0")}  # an index
     if len(table) not in (count, count + 1):  # y may stand last
         raise ValueError(f"got {len(table)} columns, expected {count} as in training")
     columns = [{"name": n, "kind": "number", "fill": None} for n in list(table)[:count]]
@@ -332,9 +334,6 @@ def _write(columns: Mapping[str, np.ndarray]) -> None:
     writer.writerows([row, *own] for row, own in enumerate(zip(*cells, strict=True)))
 
 
-# --- a page
-
-
 class _Page(BaseHTTPRequestHandler):
     def __init__(self, model: Predictor, *given: Any) -> None:
         self.model = model
@@ -345,8 +344,8 @@ class _Page(BaseHTTPRequestHandler):
         if self.path == "/about":
             self._send(json.dumps(self.model.about).encode(), "application/json")
         elif self.path == "/":
-            page = Path(__file__).with_name("page.html")
-            self._send(page.read_bytes(), "text/html; charset=utf-8")
+            page = Path(__file__).with_name("page.html").read_bytes()
+            self._send(page, "text/html; charset=utf-8")
         else:
             self._send(b"not found", "text/plain", 404)
 

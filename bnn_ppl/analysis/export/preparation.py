@@ -26,7 +26,8 @@ def preparation(
     Raises
     ------
     ValueError
-        If a column is of a kind that ``predict.py`` does not know, or x is not one array.
+        If a column is of a kind that ``predict.py`` does not know, x is not one array, or labels
+        are not as many as classes.
     """
     x = posterior.rows.examples[0]
     if not hasattr(x, "shape"):
@@ -37,6 +38,11 @@ def preparation(
     columns = _columns(None if data is None else data.encoding)
     classes = posterior.rows.classes
     names = labels or (data.class_names if data else None) or (classes and classes.names)
+    if labels and program.is_of_classes and classes and len(labels) != classes.num:
+        raise ValueError(
+            f"got {len(labels)} labels of a model of {classes.num} classes, expected as many: give "
+            "each class a name"
+        )
     scales = {"x_mean": 0.0, "x_scale": 1.0, "y_mean": 0.0, "y_scale": 1.0}
     if data is not None:
         scales = {name: np.asarray(getattr(data, name), float).tolist() for name in scales}

@@ -1,5 +1,6 @@
 """Commands that use a run's predictions, such as ``explain``, ``compress`` and ``export``."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -261,7 +262,8 @@ def export(
     if format == "onnx":
         print(f"onnxruntime.InferenceSession({str(out / 'model.onnx')!r}).run(None, {{'x': rows}})")
         return
-    print(f"python {out / 'predict.py'} rows.csv > predictions.csv    (or --serve 8000: a page)")
+    script = shlex.quote(str(out / "predict.py"))
+    print(f"python {script} rows.csv > predictions.csv    (or --serve 8000: a page)")
 
 
 class Choice(NamedTuple):

@@ -5,6 +5,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpyro.distributions as dist
 import pandas
 import pytest
 from flax import nnx
+from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl import data
@@ -182,6 +184,8 @@ def test_a_table_with_categories_is_exported_by_the_command(tmp_path, monkeypatc
     told = capsys.readouterr().out
     assert "1 of 2 draws, which change a mean by at most" in told and "ms for 1,000 rows" in told
     main(["export", "run"])  # replaces it
+    main(["export", "run", "--draws", "1", "--out", "my export"])
+    assert "python 'my export/predict.py' rows.csv" in capsys.readouterr().out
     # "green" was not seen in training: it is among the others.
     Path("new.csv").write_text("kind,size,cold\nblue,0.5,True\nred,-1,False\ngreen,2.25,0\n")
     main(["predict", "run", "--inputs", "new.csv", "--level", "0.9"])
@@ -240,6 +244,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         bnn.export(posterior, draws, tmp_path / "a", num_draws=0)
     with pytest.raises(TypeError, match="expected the folder to write"):
         bnn.export(str(tmp_path))
+    program = SimpleNamespace(is_of_classes=True)
+    two = bnn.condition(classes_by_a_slope, (np.ones((3, 1), "f"), np.array([0, 1, 1])))
+    with pytest.raises(ValueError, match="got 3 labels of a model of 2 classes"):
+        preparation(two, program, None, ("a", "b", "c"))
     unknown = Encoding((Column("day", "date", form="words"),), Column("y", "number"))
     data = bnn.data.load("yacht")._replace(encoding=unknown)
     with pytest.raises(ValueError, match="got a column 'day' of the kind 'date'"):
@@ -312,6 +320,32 @@ def test_tables_without_names_keep_their_first_row(tmp_path):
     assert predict._read(path, ["2019", "2020"]) == {"2019": ["1"], "2020": ["2"]}
 
 
+def test_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,a,c,c\n1,2,3,4,5\n")
+    for names in (["a", "b"], []):
+        with pytest.raises(ValueError, match="got several columns .*a"):
+            predict._read(path, names)
+    assert predict._read(path, ["b"])["b"] == ["2"]  # the others are not used
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+def test_files_of_arrays_that_cannot_be_read_are_refused(suffix, tmp_path):
+    path = tmp_path / f"rows.{suffix}"
+    np.savez(tmp_path / "rows.npz", z=np.ones(3))
+    for content in (path.read_bytes() if path.exists() else b"PK", b"PK\3\4 cut", b"text", b""):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"got rows.{suffix}, expected a whole file"):
+            predict._read(path)
+
+
+def test_rows_of_text_that_lack_a_column_are_refused():
+    columns = [{"name": name, "kind": "number", "fill": None} for name in ("a", "b")]
+    model = SimpleNamespace(about={"columns": columns, "x_shape": [2]})
+    with pytest.raises(ValueError, match="got 1 columns, expected a, b"):
+        predict.Predictor.prepared(model, np.array([["1"], ["2"]]))
+
+
 def test_tables_without_names_may_lack_a_y_that_was_not_last(tmp_path):
     path = tmp_path / "rows.csv"
     for text, y in (("0.5,0.1\n", {}), ("9,0.5,0.1\n", {"0": ["9"]})):
@@ -325,7 +359,7 @@ def test_dates_are_read_as_by_the_package():
     column = {"name": "day", "kind": "date"}
     found = [predict._date(column, cell) for cell in cells]
     np.testing.assert_allclose(found, days_of(pandas.Series(cells), "iso"), rtol=0, atol=1e-9)
-    for cell in ("2015-13", "5/1/2015", "2015-01-05 14:30 PM", "2015-01-05 13:30 AM"):
+    for cell in ("2015-13", "5/1/2015", "2015-01-05 14:30 PM", "2015-01-05 13:30 AM", "2024-W05"):
         with pytest.raises(ValueError, match=f"got '{cell}' in the column 'day', expected a date"):
             predict._date(column, cell)
 
