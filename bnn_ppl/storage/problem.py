@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bnn_ppl.runtime.files import make_folder
+from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.storage.files import (
     DRAWS,
     JSON,
@@ -39,7 +39,7 @@ def write_problem(folder: Path, settings: JSON) -> None:
     run = run_of(folder) if begun else secrets.token_hex(8)
     make_folder(folder)
     content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
-    (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
+    replace_file(folder / PROBLEM, f"{json.dumps(sealed(content), indent=2)}\n".encode())
 
 
 def read_problem(folder: Path) -> JSON:

@@ -88,10 +88,12 @@ REFUSED = {
     "damaged": (["damaged.npz"], "cannot be read"),
     "too many public": (["good.csv", "--public", "21"], "got --public 21 of 20 rows"),
     "a workbook": (["good.csv", "--out", "t.xlsx"], "got --out t.xlsx, expected a name that ends"),
+    "empty": (["empty.csv"], "got numbers of shape (0, 1), expected (rows, classes)"),
     "no folder": (["good.csv", "--out", "no/t.csv"], "in a folder that does not exist"),
 }
 
 
+@pytest.mark.filterwarnings("error:loadtxt")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case, capsys):
     arguments, message = REFUSED[case]
@@ -100,6 +102,7 @@ def test_refused(case, capsys):
     np.savetxt("samples.csv", RNG.normal(size=(20, 7)))
     np.savetxt("header.csv", PROBS[:20], header="a b c d e f g", comments="")
     np.savez("other.npz", mean=PROBS)
+    Path("empty.csv").touch()
     Path("damaged.npz").write_bytes(b"PK\x03\x04 not one")
     with pytest.raises(SystemExit) as stop:
         cli.main(["score", *arguments, "--reference", "good.csv"])

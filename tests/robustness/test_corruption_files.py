@@ -49,14 +49,20 @@ def test_published_files_are_read_by_row_and_severity(tmp_path, grey):
 
 def test_files_that_are_there_are_kept_and_those_of_other_images_refused(tmp_path):
     write_files(tmp_path, COLOUR, LABELS, names=NAMES[0])
-    np.save(tmp_path / "brightness.npy", marked := np.zeros((35, 16, 16, 3), np.uint8))
+    marked = np.load(tmp_path / "brightness.npy")
+    marked[-1] = 0
+    np.save(tmp_path / "brightness.npy", marked)
     write_files(tmp_path, COLOUR, LABELS, names=NAMES)  # goes on with the second
     np.testing.assert_array_equal(np.load(tmp_path / "brightness.npy"), marked)
     assert (tmp_path / "gaussian_noise.npy").is_file()
     with pytest.raises(FileExistsError, match=r"labels.npy' of other images"):
         write_files(tmp_path, COLOUR, LABELS[::-1].copy(), names=NAMES)
+    with pytest.raises(FileExistsError, match=r"gaussian_noise.npy' of other images or another"):
+        write_files(tmp_path, COLOUR, LABELS, names=NAMES[1], seed=1)
+    with pytest.raises(FileExistsError, match=r"brightness.npy' of other images or another"):
+        write_files(tmp_path, COLOUR[::-1], LABELS, names=NAMES[0])
     np.save(tmp_path / "brightness.npy", marked[:-1])
-    with pytest.raises(FileExistsError, match=r"brightness.npy' of other images, .*\(35, 16"):
+    with pytest.raises(FileExistsError, match=r"brightness.npy' of other images .*\(35, 16"):
         write_files(tmp_path, COLOUR, LABELS, names=NAMES)
 
 

@@ -154,8 +154,14 @@ def test_rows_are_padded_with_the_first_and_never_dropped(mesh, num_rows):
         assert batch[1][row] == y[0]
 
 
-def test_memory_is_known_and_shared_by_host_devices():
+def test_memory_is_known_and_shared_by_host_devices(tmp_path, monkeypatch):
     assert 1e8 < devices.memory_limit() * len(jax.local_devices()) < 1e15
+    file = tmp_path / "memory.max"
+    monkeypatch.setattr(devices, "_CONTAINER_LIMITS", (str(file), "nowhere"))
+    for content, of_container in (("max\n", False), ("1000000\n", True)):
+        file.write_text(content)
+        limit = devices.memory_limit() * len(jax.local_devices())
+        assert (limit <= 1_000_000) == of_container
 
 
 # --- the same draws on every factorisation

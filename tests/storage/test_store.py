@@ -18,6 +18,7 @@ from bnn_ppl.storage.draws_zarr.zarr_writer import (
     write_draws,
 )
 from bnn_ppl.storage.inference_data import draws_of, inference_data, weights_of
+from bnn_ppl.storage.problem import read_problem, write_problem
 from bnn_ppl.storage.run_storage import RunStorage
 
 RNG = np.random.default_rng(0)
@@ -100,6 +101,18 @@ def test_a_folder_where_nothing_can_be_written_is_refused_in_words(folder, monke
     monkeypatch.setattr(checkpoint, "locked", refused)
     with pytest.raises(OSError, match=r"where nothing can be written \(Read-only file system\)"):
         checkpoint.lock(folder)
+
+
+def test_what_a_run_learns_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    write_problem(tmp_path, {"hidden": 3})
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_problem(tmp_path, {"hidden": 4})
+    assert read_problem(tmp_path) == {"hidden": 3}
 
 
 def test_arviz_summarises_what_was_loaded(folder):

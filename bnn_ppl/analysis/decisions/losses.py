@@ -86,6 +86,8 @@ class alarm:
     def __post_init__(self) -> None:
         """Refuse costs of which one is never paid, and two events."""
         _positive("alarm", false_alarm=self.false_alarm, miss=self.miss)
+        if self.above is not None and not (is_number(self.above) and np.isfinite(self.above)):
+            raise ValueError(f"got alarm(above={self.above!r}), expected a finite number")
         if self.above is not None and self.event is not None:
             raise ValueError(
                 f"got alarm(above={self.above:g}, event={self.event!r}), expected one of them: "

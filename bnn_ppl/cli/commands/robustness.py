@@ -60,7 +60,8 @@ class Corrupting(NamedTuple):
         Folder with corrupted images in the layout of the published CIFAR-10-C (an .npy file for
         each corruption, its five severities stacked, and labels.npy); by default they are computed.
     write
-        Write all test images, corrupted, to a folder in that layout first.
+        Write all test images, corrupted, to a folder in that layout first; files there, of the
+        same images and seed, are kept.
     seed
         Seed of the corruptions.
     """

@@ -1,5 +1,6 @@
 """Command ``score``: files of predictions, as in the NeurIPS 2021 competition."""
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -106,7 +107,8 @@ def _from_text(path: Path) -> Array:
     with path.open(encoding="utf-8") as file:
         delimiter = "," if "," in file.readline() else None
     try:
-        return np.loadtxt(path, delimiter=delimiter, ndmin=2)
+        with warnings.catch_warnings(action="ignore"):  # of an empty file, which is refused
+            return np.loadtxt(path, delimiter=delimiter, ndmin=2)
     except ValueError as error:
         raise ValueError(
             f"{path}: got {error}, expected numbers separated by spaces or commas, as many in each "

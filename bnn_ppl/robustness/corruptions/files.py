@@ -31,7 +31,7 @@ def write_files(
 ) -> list[str]:
     """Write corrupted test images as CIFAR-10-C is published.
 
-    Files that are there with the right shape are kept, so that a second call goes on.
+    Files of these images by this seed that are there are kept, so that a second call goes on.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def write_files(
     ValueError
         For unknown names, images that `corrupt` refuses, and labels that are not so many classes.
     FileExistsError
-        If the folder holds files of other images.
+        If the folder holds files of other images, or by another seed.
     """
     folder, images, labels = Path(folder), np.asarray(images), np.asarray(labels)
     chosen = suitable(images) if names is None else each_of(names)
@@ -89,10 +89,13 @@ def write_files(
 def _write(path: Path, name: str, images: NDArray[np.uint8], seed: int) -> None:
     shape = (len(_SEVERITIES) * len(images), *images.shape[1:])
     if path.exists():
-        if np.load(path, mmap_mode="r").shape != shape:
+        stored = np.load(path, mmap_mode="r")
+        some = np.unique([0, len(images) // 2, len(images) - 1])
+        own = corrupt(images[some], name, 1, seed=seed, rows=some)
+        if stored.shape != shape or not np.array_equal(stored[some], own):
             raise FileExistsError(
-                f"got {str(path)!r} of other images, expected none, or of shape {shape}: choose "
-                "another folder"
+                f"got {str(path)!r} of other images or another seed, expected none, or of shape "
+                f"{shape} by seed {seed}: choose another folder"
             )
         return
     unfinished = path.with_suffix(".part")

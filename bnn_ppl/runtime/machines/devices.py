@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -19,6 +19,8 @@ from bnn_ppl.runtime.compilation.jaxprs import equations_in
 Tree = Any
 
 _AXES = ("chain", "data")
+_CGROUP = "/sys/fs/cgroup"
+_CONTAINER_LIMITS = f"{_CGROUP}/memory.max", f"{_CGROUP}/memory/memory.limit_in_bytes"  # v2, v1
 _PLANNED: ContextVar[int | None] = ContextVar("planned", default=None)
 
 
@@ -362,26 +364,27 @@ def bytes_of(tree: Tree) -> int:
 
 
 def memory_limit() -> int | None:
-    """Memory of a device in bytes, for host devices a share of the computer's; None if unknown."""
+    """Memory of a device in bytes, of host devices a share of the computer's or container's."""
     if _PLANNED.get() is not None:
         return _PLANNED.get()
     devices = jax.local_devices()
     if devices[0].platform != "cpu":
         return (devices[0].memory_stats() or {}).get("bytes_limit")
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(devices)
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on this system
         return None
+    for file in _CONTAINER_LIMITS:
+        with suppress(OSError, ValueError), open(file) as limit:  # there may be none, or "max"
+            whole = min(whole, int(limit.read()))
+    return whole // len(devices)
 
 
 def peak_memory() -> int | None:
     """Give the most memory that this process has taken, in bytes; None if unknown."""
-    try:
-        # Where there is such a file: getrusage begins at the peak of the parent process.
-        with open("/proc/self/status") as status:
-            return int(status.read().split("VmHWM:")[1].split()[0]) * 1024
-    except (OSError, IndexError):
-        pass
+    # Where there is such a file: getrusage begins at the peak of the parent process.
+    with suppress(OSError, IndexError), open("/proc/self/status") as status:
+        return int(status.read().split("VmHWM:")[1].split()[0]) * 1024
     try:
         import resource
     except ImportError:  # not on this system

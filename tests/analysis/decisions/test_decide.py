@@ -226,5 +226,7 @@ def test_costs_that_are_none_are_refused():
         reject(2.0)
     with pytest.raises(ValueError, match="above= for numbers"):
         alarm(1, 1, above=2.0, event=1)
+    with pytest.raises(ValueError, match="above=nan.*expected a finite number"):
+        alarm(1, 1, above=np.nan)
     with pytest.raises(TypeError, match="expected a function"):
         bnn.decide(NORMAL, 3)
