@@ -39,6 +39,7 @@ from bnn_ppl.model.structure import (
     check_classes,
     check_independent,
     check_model,
+    check_without_y,
     checked_structure,
     numbered_classes,
 )
@@ -118,10 +119,11 @@ def condition(
         If `model` is not a function, or is a network.
     ValueError
         If the data contain infinite values, or NaN that no mask hides, or x and y differ in length;
-        if the model observes nothing, or several sites without a dict y; if it has discrete latent
-        sites that are not of single rows or have no finite support, plates of a fixed size with
-        `microbatch`, or mutable state, or its likelihood is not one value per row; if y does not
-        have the shape and kind of its distribution; if T is not a finite number above 0, or
+        if the model observes nothing, a function of y such as its logarithm, or several sites
+        without a dict y, or fails with y=None; if it has discrete latent sites that are not of
+        single rows or have no finite support, plates of a fixed size with `microbatch`, or mutable
+        state, or its likelihood is not one value per row; if y does not have the shape and kind of
+        its distribution; if T is not a finite number above 0, or
         `microbatch` is not a whole number of rows, or `precision` is none of those above; if
         `features` is given for a model without fixed layers.
 
@@ -148,6 +150,8 @@ def condition(
     model = prepared(model, *data)
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data, targets)
+    if not observed.is_factor:
+        check_without_y(model, data[0])
     if stream is not None:
         check_classes(model, stream, data, targets)
         stream = stream if targets is None else converted(stream, targets.with_columns)

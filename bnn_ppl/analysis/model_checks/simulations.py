@@ -211,7 +211,7 @@ def _check(posterior: Posterior) -> None:
             f"got temperature={posterior.density.temperature:g}, expected 1: no prior and model "
             "have a tempered posterior, so ranks would not be uniform"
         )
-    if posterior.rows.targets is not None or posterior.density.is_of_y:
+    if posterior.rows.targets is not None or posterior.density.needs_y:
         raise ValueError(
             "got y of several sites, or censored or masked, expected one observed site: simulate "
             "a model without these"

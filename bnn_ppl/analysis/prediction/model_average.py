@@ -67,7 +67,7 @@ def add_block(
 ) -> tuple[Sums, dict[str, Array]]:
     """Add a block of draws to the sums, as :func:`adder` says, y being what `targeted` makes it."""
     if y is not None:
-        predictive, x = targeted(predictive, x, y)
+        predictive, x, y = targeted(predictive, x, y)
     return added(predictive, sums, block, weights, x, y, *known, keep_each=keep_each)
 
 

@@ -59,26 +59,35 @@ with_arguments = lru_cache(partial)
 
 
 def with_targets(posterior: Posterior) -> Callable[[Predictive, Tree, Tree], tuple]:
-    """Give ``predictive, x, y -> predictive, x`` that predicts y with what is known of it.
+    """Give ``predictive, x, y -> predictive, x, y`` that predicts y with what is known of it.
 
-    Where y's distribution is another one for y that is known, as of censored y, x goes with y.
+    Where y's distribution is another one for y that is known, as of censored y, x goes with y. Of
+    y it leaves what the model observes.
     """
+    if posterior.density.observed is not None:
+        return with_arguments(_of_value, posterior.density.observed)
     return _of_both if posterior.density.is_of_y else _of_x
 
 
-def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
-    return predictive, x
+def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree, Tree]:
+    return predictive, x, y
 
 
-def _of_both(predictive: Callable, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
-    return (lambda values, rows: predictive(values, *rows)), (x, y)
+def _of_both(predictive: Callable, x: Tree, y: Tree) -> tuple[Predictive, Tree, Tree]:
+    return (lambda values, rows: predictive(values, *rows)), (x, y), y
+
+
+def _of_value(
+    observed: Callable, predictive: Callable, x: Tree, y: Tree
+) -> tuple[Predictive, Tree, Tree]:
+    return *_of_both(predictive, x, y)[:2], observed(x, y)
 
 
 def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
     """Compute for all blocks of draws, if that pays, what x alone decides."""
     if posterior.sites.centres > 1 or worthwhile_part(posterior) is None:
         return None
-    if posterior.density.is_of_y:
+    if posterior.density.needs_y:
         return None
     return compiled(_known, posterior)(block, x)
 
