@@ -39,6 +39,7 @@ from bnn_ppl.model.trace import (
     traced,
     unmasked,
 )
+from bnn_ppl.runtime.checks import warn
 
 if TYPE_CHECKING:
     from bnn_ppl.model.program.several_targets import Targets
@@ -275,8 +276,8 @@ def _is_masked(distribution: dist.Distribution) -> bool:
     return isinstance(innermost(distribution), dist.MaskedDistribution)
 
 
-def check_without_y(model: Callable, x: Any) -> None:
-    """Refuse a program that fails where y is None, as it is for rows to predict."""
+def warn_of_need_of_y(model: Callable, x: Any) -> None:
+    """Warn of a program that fails where y is None, as it is for rows to predict."""
 
     def without_y(x: Any) -> None:
         traced(model, x, None, substitute_fn=initial_value)
@@ -286,13 +287,11 @@ def check_without_y(model: Callable, x: Any) -> None:
     except NotImplementedError:  # a distribution without draws
         return
     except (AttributeError, TypeError) as error:
-        if "NoneType" not in str(error):
-            raise
-        raise ValueError(
-            f"got a model that fails without y ({error}), expected one that can predict, for which "
-            "it is called with y=None: size plates by x, as in numpyro.plate('data', len(x)), and "
-            "give obs=None where y is None"
-        ) from error
+        warn(
+            f"got a model that fails without y ({error}), expected one that is called with y=None "
+            "to predict: size plates by x, as in numpyro.plate('data', len(x)), and give obs=None "
+            "where y is None"
+        )
 
 
 def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
