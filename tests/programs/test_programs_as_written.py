@@ -406,3 +406,17 @@ def test_a_program_that_fails_without_y_is_warned_of():
     message = r"got a model that fails without y .*size plates by x, as in numpyro\.plate\('data'"
     with pytest.warns(UserWarning, match=message):
         bnn.condition(model, (X, Y))
+
+
+def test_angles_have_the_moments_of_numbers():
+    def model(x, y=None):
+        turn = sample("turn", dist.Normal(0.0, 1.0))
+        with plate("rows", len(x)):
+            sample("y", dist.VonMises(turn, 2.0), obs=y)
+
+    posterior = bnn.condition(model, (X, Y))
+    draws = bnn.from_numpyro(posterior, {"turn": np.zeros(20)})
+    found = bnn.predict(posterior, draws, X[:3])
+    np.testing.assert_allclose(found["variance"], 0.764, rtol=0.06)  # and not 1 - I_1(2) / I_0(2)
+    np.testing.assert_allclose(found["mean"], 0.0, atol=0.03)
+    assert predict_training_rows(posterior, draws).sd is None

@@ -19,6 +19,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
     row_dims,
+    variance_of,
     with_arguments,
     with_targets,
 )
@@ -139,7 +140,7 @@ def moments_of(
         name, center = probs_or_mean(predictive)
         if name == "probs":
             return name, center, jnp.zeros(center.shape[:-1])
-        return name, center, uncensored(predictive).variance
+        return name, center, variance_of(predictive)
     except NotImplementedError:
         place = jax.lax.bitcast_convert_type(jnp.asarray(before, jnp.float32), jnp.uint32)
         drawn = uncensored(predictive).sample(key_of(predictive, place), (_DRAWS_OF_Y,))

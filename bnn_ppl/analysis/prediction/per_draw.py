@@ -16,7 +16,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.rows.features import are_small, worthwhile_part
-from bnn_ppl.model.trace import innermost
+from bnn_ppl.model.trace import element_support, innermost
 from bnn_ppl.runtime.compilation.program_parts import Program, program_of, shape_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import bytes_of
@@ -117,13 +117,21 @@ def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
         ) from None
 
 
+def variance_of(predictive: dist.Distribution) -> Array:
+    """Give the variance of y itself; of angles NumPyro's is 1 less the mean resultant length."""
+    law = uncensored(predictive)
+    if element_support(law.support) is dist.constraints.circular:
+        raise NotImplementedError("got angles, whose variance as numbers has no closed form")
+    return law.variance
+
+
 def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
     """Give what :func:`probs_or_mean` gives by name and, beside a mean, the "sd" if it is known."""
     name, center = probs_or_mean(predictive)
     if name == "probs":
         return {name: center}
     try:
-        return {name: center, "sd": jnp.sqrt(uncensored(predictive).variance)}
+        return {name: center, "sd": jnp.sqrt(variance_of(predictive))}
     except NotImplementedError:  # of some distributions only the mean is known
         return {name: center}
 
