@@ -34,7 +34,8 @@ class RowScores(NamedTuple):
     by_row
         Arrays (rows,) or (rows, outputs), whose means are the scores, or the square of an rmse.
     confidence, hit
-        Of classes, for the expected calibration error, which is no such mean; else None.
+        Of classes, for the expected calibration error, which is no such mean, of the same shapes;
+        else None.
     """
 
     by_row: dict[str, Array]
@@ -56,7 +57,9 @@ def row_scores(
     }
     if temperature is not None:
         found["calibrated_nll"] = calibrated_nll_by_row(variables, y, temperature)
-    return RowScores(found, confidence, hit)
+    shape = variables["probs"].shape[:-1]
+    of_rows = {name: each.reshape(shape) for name, each in found.items()}
+    return RowScores(of_rows, confidence.reshape(shape), hit.reshape(shape))
 
 
 def row_distances(variables: Variables, target: Variables, scale: ArrayLike) -> RowScores:
@@ -80,7 +83,7 @@ def scores_of(rows: RowScores) -> Scores:
     """Average over all rows."""
     found = {name: float(_root(name, np.mean(each))) for name, each in rows.by_row.items()}
     if rows.confidence is not None and rows.hit is not None:
-        found["ece"] = ece_of(rows.confidence, rows.hit)
+        found["ece"] = ece_of(rows.confidence.ravel(), rows.hit.ravel())
     return found
 
 
@@ -106,7 +109,9 @@ def scores_of_resamples(rows: RowScores, resamples: Array) -> dict[str, Array]:
     found = {name: _root(name, means[:, at]) for at, name in enumerate(rows.by_row)}
     if rows.confidence is not None and rows.hit is not None:
         confidence, hit = rows.confidence, rows.hit
-        found["ece"] = np.array([ece_of(confidence[each], hit[each]) for each in resamples])
+        found["ece"] = np.array(
+            [ece_of(confidence[each].ravel(), hit[each].ravel()) for each in resamples]
+        )
     return found
 
 
