@@ -61,6 +61,7 @@ class Observed(NamedTuple):
 
     name: str
     num_classes: int | None  # where it has some
+    is_real: bool  # whether y, its value, has a distribution of real numbers
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
     factors: tuple[str, ...]  # that are part of the prior, and its scaled or masked sites
     is_whole: bool  # whether one of these is of the data
@@ -169,14 +170,15 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 "the latent sites; put the site in numpyro.plate('data', len(x))"
             )
     name, _, likelihood = found[0]
-    is_of_one = targets is None and likelihood is not None
+    of_one = likelihood if targets is None else None
     places = [part for part, own in enumerate(shapes) for _ in own]
     of_params, of_prior, of_keys = ([place == part for place in places] for part in range(3))
     _refuse_drawn_keys(jaxpr, of_keys)
     *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
-        _num_classes(likelihood) if is_of_one else None,
+        None if of_one is None else _num_classes(of_one),
+        of_one is not None and not of_one.support.is_discrete,
         is_of_y,
         tuple(names),
         any(used_inputs(jaxpr, of_prior)),

@@ -11,6 +11,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer import log_likelihood
 from numpyro.infer.reparam import ProjectedNormalReparam
 from numpyro.infer.util import potential_energy
+from scipy.stats import norm
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.verdict.training_rows import predict_training_rows
@@ -420,3 +421,10 @@ def test_angles_have_the_moments_of_numbers():
     np.testing.assert_allclose(found["variance"], 0.764, rtol=0.06)  # and not 1 - I_1(2) / I_0(2)
     np.testing.assert_allclose(found["mean"], 0.0, atol=0.03)
     assert predict_training_rows(posterior, draws).sd is None
+
+
+def test_real_numbers_that_are_whole_in_training_need_not_be_so_later():
+    posterior = bnn.condition(linear, (X, np.rint(3 * Y).astype(int)))
+    draws = bnn.from_numpyro(posterior, {"w": np.ones((2, 2)), "noise": np.ones(2)})
+    found = bnn.predict(posterior, draws, (X, Y + 0.25)).log_prob
+    np.testing.assert_allclose(found, norm.logpdf(Y + 0.25, X.sum(1)), rtol=1e-4)
