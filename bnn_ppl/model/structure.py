@@ -138,7 +138,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             is_y = site["value"] is y or site["name"] in values  # and not a function of it
             if is_factor(site):
                 factor_names.append(site["name"])
-            elif site["fn"].support.is_discrete and jnp.shape(site["value"]) == jnp.shape(y):
+            elif site["fn"].support.is_discrete:
                 laws[site["name"]] = site["fn"]
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
@@ -153,16 +153,15 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     with explained(x):
         jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
     seen = _seen(model, x, y, observed_names)
-    for name, shape, likelihood in found:
-        own = values.get(name, y)
+    for name, shape, _ in found:
+        own = shown = values.get(name, y)
         if name in seen:
             value, is_shown = seen[name]
             if not _is_of_y(value, is_shown, np.asarray(own), bool(values)):
                 refuse_function(name)
-            likelihood = laws.get(name) if likelihood is None else likelihood
-        if likelihood is not None and likelihood.support.is_discrete:
-            shown = value[is_shown] if name in seen else own
-            refuse_numbers(name, shown, likelihood)
+            shown = value[is_shown]
+        if name in laws:
+            refuse_numbers(name, shown, laws[name])
         if shape[:1] != y.shape[:1]:
             raise ValueError(
                 f"got a log-likelihood of shape {shape} at site {name!r} for "

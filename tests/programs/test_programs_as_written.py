@@ -360,6 +360,16 @@ def test_a_part_of_y_that_is_observed_is_what_is_scored(name):
     assert drawn.observed_data.y.shape == (20,)
 
 
+def test_a_part_of_y_outside_of_the_support_is_refused():
+    def model(x, y=None):
+        w = sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+        with plate("rows", len(x)):
+            sample("y", dist.Categorical(logits=x @ w), obs=None if y is None else y[:, 0])
+
+    with pytest.raises(ValueError, match="got y from -1 to 18 at site 'y', expected from 0 to 2"):
+        bnn.condition(model, (X, np.arange(-1, 19)[:, None]))
+
+
 def of_two(x, y=None):
     w = weights()
     with plate("rows", len(x)):
