@@ -6,6 +6,8 @@ last layer, which are sampled by NUTS. Beside it the mode of this last layer, as
 temperature fitted on as many other images (Guo et al., 2017), and a network whose weights are all
 trained anew on the few images.
 
+Needs the images in the folder named by BNN_PPL_DATA (or --data-dir).
+
 Prints accuracy, NLL and ECE of each on the test images of the new set.
 """
 

@@ -77,7 +77,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     run = partial(bnn.run, jax.random.key(0), posterior)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
-    once = partial(run, num_warmup=1, num_draws=100, thin=0)
+    once = partial(run, num_draws=100, thin=0)
     descent = bnn.descent(posterior, learning_rate=rate)
     ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
     cycle = max(1, steps // 10)

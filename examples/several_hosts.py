@@ -11,7 +11,7 @@ and the first process predicts from all chains.
 
 On several hosts the coordinator is the name of the first one. Under SLURM, Open MPI or on a TPU pod
 ``--coordinator auto`` finds all three values. The number of chains must be a multiple of the number
-of processes. Rerun the same command to resume, with the same number of processes or fewer.
+of processes, or divide it. Rerun the same command to resume; the number of processes may change.
 
 Prints, on the first process, the number of processes, devices and chains, the test RMSE and
 negative log-likelihood in units of y, and R-hat of the predictions over all chains (median and

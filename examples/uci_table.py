@@ -1,4 +1,4 @@
-"""Every method of the package on the same posterior.
+"""Most methods of the package on the same posterior.
 
 All methods share a network with one hidden layer, a published split of a table, a fan-in prior and
 learnt noise. Samplers without a Metropolis test start from members of the ensemble. The settings
@@ -71,7 +71,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def methods(config: Config, posterior: bnn.Posterior) -> Fits:
-    """Every method of the package by name, as functions that run them."""
+    """Methods by name, as functions that run them."""
     steps = config.num_steps
     rate, natural = (optax.cosine_decay_schedule(start, steps) for start in (1e-2, 1e-1))
     run = partial(bnn.run, jax.random.key(0), posterior)
@@ -79,7 +79,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     exact = partial(sample, num_warmup=config.num_warmup)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
-    once = partial(run, num_warmup=1, num_draws=100, thin=0)
+    once = partial(run, num_draws=100, thin=0)
     descent = bnn.descent(posterior, learning_rate=rate)
     ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
 

@@ -11,7 +11,7 @@ from bnn_ppl.analysis.comparison.compare_inputs import errors_named
 from bnn_ppl.analysis.comparison.loo import WORST_K, Loo, check_loo
 from bnn_ppl.analysis.comparison.moment_matching import cannot_move
 from bnn_ppl.cli.problem.rows import training_groups
-from bnn_ppl.cli.run_folders import Opened, check_names, of_one_float_type, reopen
+from bnn_ppl.cli.run_folders import Opened, check_names, check_same, reopen
 from bnn_ppl.cli.stored_methods import method_of_run
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.splits import folds_of_rows
@@ -69,11 +69,13 @@ def compare_by_loo(
             )
     _check(leaving_out)
     check_names([folder.name for folder in folders])
-    runs = of_one_float_type({each.name: reopen(each, data_dir, "test") for each in folders})
+    runs = {each.name: reopen(each, data_dir, "test") for each in folders}
+    check_same(runs, ["float64"], "compare runs of the same float type")
     found = (_by_rows if leaving_out.k_fold is None else _by_folds)(runs, leaving_out, progress)
     table = bnn.compare_loo(found).dropna(axis="columns", how="all")
     print(_title(found, runs, leaving_out))
-    print(f"{table_text(_shown(table, leaving_out))}\n")
+    shown = table if leaving_out.k_fold is None else table.drop(columns="bad_k")
+    print(f"{table_text(shown)}\n")
     for line in _notes(runs, found, leaving_out):
         print(line)
     bnn.plots.loo(found).savefig(figure, dpi=150)
@@ -121,7 +123,8 @@ def _by_rows(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) -
 
 def _refitted(leaving_out: LeavingOut, progress: bool, name: str, run: Opened, found: Loo) -> Loo:
     draws = run.draws
-    _announce(f"{name}: sampling without {_rows(min(found.num_bad, leaving_out.most_refits))}")
+    without = _rows(min(found.num_bad, leaving_out.most_refits))
+    print(f"{name}: sampling without {without}", flush=True)
     with errors_named(name):
         return bnn.refit_loo(
             jax.random.key(leaving_out.fold_seed),
@@ -146,7 +149,7 @@ def _by_folds(runs: dict[str, Opened], leaving_out: LeavingOut, progress: bool) 
             folds[name] = folds_of_rows(run.posterior.num_rows, number, seed, **kinds)
     found = {}
     for name, run in runs.items():
-        _announce(f"{name}: sampling without each of {number} folds")
+        print(f"{name}: sampling without each of {number} folds", flush=True)
         with errors_named(name):
             found[name] = bnn.k_fold(
                 jax.random.key(leaving_out.fold_seed),
@@ -174,10 +177,6 @@ def _folding(run: Opened) -> dict[str, Any]:
     return {"groups": training_groups(run.problem, run.data)}
 
 
-def _announce(words: str) -> None:
-    print(words, flush=True)
-
-
 def _title(found: dict[str, Loo], runs: dict[str, Opened], leaving_out: LeavingOut) -> str:
     num_rows = len(next(iter(found.values())).elpd)
     if leaving_out.k_fold is None:
@@ -189,10 +188,6 @@ def _title(found: dict[str, Loo], runs: dict[str, Opened], leaving_out: LeavingO
         kind = f", rows of one {columns.group} together"
     by = f"{leaving_out.k_fold} folds{kind}"
     return f"log densities of {num_rows:,} training rows by {by}; in nats, the best first"
-
-
-def _shown(table: "pandas.DataFrame", leaving_out: LeavingOut) -> "pandas.DataFrame":
-    return table if leaving_out.k_fold is None else table.drop(columns="bad_k")
 
 
 def _notes(runs: dict[str, Opened], found: dict[str, Loo], leaving_out: LeavingOut) -> list[str]:

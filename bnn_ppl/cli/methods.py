@@ -39,20 +39,21 @@ class Training(NamedTuple):
         Schedule of the step size (for fits, of the learning rate). "cosine_burn_in": from
         --rate-start down to the rate along a half cosine during warm-up; "cosine" (fits only): from
         the rate to 0 during warm-up; "cyclical": constant in warm-up, then repeatedly from the rate
-        to 0 along a half cosine.
+        to 0 along a half cosine. All but "cyclical" need --step-size or --learning-rate.
     rate_start
         Initial rate of "cosine_burn_in"; by default ten times the rate.
     cycle_epochs
         Epochs per cycle.
     exploration
         Fraction of each cycle (its first part) without noise; warm-up is then without noise too.
+        Needs --step-size.
     optimizer
         Optimiser of descent, mfvi and mc_dropout. "sgd" has momentum 0.9, and so has "lars", which
         scales the learning rate of each array of weights by the ratio of the norms of weights and
-        gradient (You et al., 2017).
+        gradient (You et al., 2017). Both need --learning-rate.
     kl_warmup_epochs
         For mfvi, vogn, ivon and noisy_kfac: epochs over which the weight of the KL divergence from
-        the prior rises linearly from 0.01 to 1.
+        the prior rises linearly from 0.01 to 1. Needs --learning-rate.
     augment
         Random augmentation of each image of a batch: "crop" shifts it by up to 4 pixels,
         "crop_and_flip" also mirrors half of them.
@@ -130,10 +131,14 @@ def _check_found(chosen: Chosen, training: Training, rate: str, takes_optimizer:
         given = f"--rate-schedule {training.rate_schedule}"
     elif training.optimizer != "adam" and takes_optimizer:
         given = f"--optimizer {training.optimizer}"
+    elif training.exploration:
+        given = f"--exploration {training.exploration:g}"
+    elif training.kl_warmup_epochs and "kl_weight" in chosen.options:
+        given = f"--kl-warmup-epochs {training.kl_warmup_epochs:g}"
     if given:
         raise ValueError(
             f"got {given} for {chosen.name} without --{rate.replace('_', '-')}, expected one: the "
-            "rate that is found has its own decay"
+            "rate that is found has its own decay, and fits no other loss or noise"
         )
 
 

@@ -33,9 +33,9 @@ class General(NamedTuple):
     num_warmup_epochs
         Epochs of warm-up; replaces --num-warmup.
     until
-        Keep drawing past --num-draws until the predictions for (at most 200) test rows have
-        converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this R-hat,
-        and 95 % at least this bulk ESS. --max-minutes sets a time limit.
+        Keep drawing past --num-draws until the predictions for (at most 200) rows to score (--on)
+        have converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this
+        R-hat, and 95 % at least this bulk ESS. --max-minutes sets a time limit.
     on
         Rows to score: by default those held out of training (--held-out, --folds) if there are
         any, otherwise the test rows.
@@ -76,13 +76,7 @@ class General(NamedTuple):
 
 
 def until_of(words: tuple[str, ...]) -> dict[str, float] | None:
-    """Read rhat=NUMBER and ess=NUMBER; numbers that do not fit are refused by ``run``.
-
-    Raises
-    ------
-    ValueError
-        If a word is of another form.
-    """
+    """Read rhat=NUMBER and ess=NUMBER; numbers that do not fit are refused by ``run``."""
     try:
         named = {name: float(number) for name, number in (word.split("=") for word in words)}
         if set(named) <= {"rhat", "ess"}:
@@ -96,13 +90,7 @@ def until_of(words: tuple[str, ...]) -> dict[str, float] | None:
 
 
 def join_hosts() -> None:
-    """Join the other hosts of a cluster.
-
-    Raises
-    ------
-    ValueError
-        If no cluster is detected, or it does not answer.
-    """
+    """Join the other hosts of a cluster."""
     try:
         jax.distributed.initialize(shutdown_timeout_seconds=_SECONDS_TO_REPORT)
     except (ValueError, RuntimeError) as error:

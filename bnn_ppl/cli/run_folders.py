@@ -200,13 +200,10 @@ def reopen_all(
 ) -> dict[str, Opened]:
     """Open runs of one float type whose rows to score are the same, by name of the folder."""
     check_names([folder.name for folder in folders])
-    return on_the_same_rows({folder.name: reopen(folder, data_dir, on) for folder in folders})
-
-
-def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
-    """Give runs back; ValueError unless rows to score, units and float type are the same."""
+    runs = {folder.name: reopen(folder, data_dir, on) for folder in folders}
+    check_same(runs, ["float64"], "compare runs of the same float type")
     first = next(iter(runs.values()))
-    for name, run in of_one_float_type(runs).items():
+    for name, run in runs.items():
         if not _same_rows(run.data, first.data):
             hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(
@@ -218,17 +215,17 @@ def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
     return runs
 
 
-def of_one_float_type(runs: dict[str, Opened]) -> dict[str, Opened]:
-    """Give runs back; ValueError unless all compute in the same precision, as JAX does."""
+def check_same(runs: dict[str, Opened], settings: list[str], advice: str) -> None:
+    """Refuse runs of which one has another value of a setting than the first."""
     first = next(iter(runs.values()))
     for name, run in runs.items():
-        got, expected = (each.problem.target.float64 for each in (run, first))
-        if got != expected:
-            raise ValueError(
-                f"got float64={got!r} in {name!r}, expected {expected!r} as in the first: compare "
-                "runs of the same float type"
-            )
-    return runs
+        for setting in settings:
+            got, expected = (each.problem.options()[setting] for each in (run, first))
+            if got != expected:
+                raise ValueError(
+                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
+                    f"{advice}"
+                )
 
 
 def _same_rows(data: Any, other: Any) -> bool:

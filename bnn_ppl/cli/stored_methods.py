@@ -11,20 +11,7 @@ _NOT_TYPED = {"posterior", "held_out"}  # of which draws record no more than a d
 
 
 def method_of_run(posterior: bnn.Posterior, draws: Any) -> bnn.Method:
-    """Build the method of a run anew, by the settings that its draws record.
-
-    Parameters
-    ----------
-    posterior
-        Of the run.
-    draws
-        What it drew.
-
-    Raises
-    ------
-    ValueError
-        If the settings do not say all that the method was built with, such as an optimiser.
-    """
+    """Build the method of a run anew, by the settings that its draws record."""
     stored = json.loads(draws.attrs.get("settings", "{}"))
     described = METHODS.get(draws.attrs.get("method", ""))
     if described is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,14 @@ def cell(value: Any) -> str:
     """Write a number to four digits; nothing for one that was not computed."""
     is_nan = isinstance(value, float | np.floating) and math.isnan(value)
     return "" if value is None or is_nan else in_words(value, 4)
+
+
+def write_table(table: Any, drawn: Any, path: Path, figure: Path | None = None) -> None:
+    """Write a table and its figure, by default beside it."""
+    figure = figure or path.with_suffix(".png")
+    table.to_csv(path, index=False)
+    drawn.savefig(figure, dpi=150)
+    print(f"table in {path}, figure in {figure}")
 
 
 def found_in_warmup(draws: Any) -> str:

@@ -28,7 +28,7 @@ from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import Encoding, encode
 from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.published import HMCChains, HMCReference, hmc_reference, published
-from bnn_ppl.data.tables.reading import Data, DataSet, places
+from bnn_ppl.data.tables.reading import Data, DataSet, places, refuse_given
 from bnn_ppl.data.tables.roles import Columns
 from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.data.tables.user_files import Target, own
@@ -203,14 +203,14 @@ def load(
     (openpyxl needed). Several files with the same columns, in a folder or named by a pattern such
     as ``2024-*.csv``, are one table. With fsspec an address can be given; "-" is standard input.
 
-    A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Booleans (true and
-    false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the first
-    one of the training rows and, where these span them, sine and cosine of year, week and day.
-    Texts are categories, one column of 0 and 1 for each of at most 50, and one for others: those
-    that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table; 30 rows
-    are always enough) and those not seen in training. Columns with more than half as many texts as
-    rows, and a column "id", "index" or so that counts the rows, are left out, as is a first column
-    without a name, the index of pandas.
+    A column of numbers (also "12 %", "1,234.5", "EUR 5", "(5)" for -5) stays as it is. Booleans
+    (true and false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the
+    first one of the training rows and, where these span them, sine and cosine of year, week and
+    day. Texts are categories, one column of 0 and 1 for each of at most 50, and one for others:
+    those that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table;
+    30 rows are always enough) and those not seen in training. Columns with more than half as many
+    texts as rows, and a column "id", "index" or so that counts the rows, are left out unless they
+    are named, as is a first column without a name, the index of pandas.
 
     Empty cells (also NA, NaN, null, "?", infinite and other unreadable ones) are filled by the
     median of the training rows, or the most frequent Boolean, beside a column that says where;
@@ -262,15 +262,15 @@ def load(
         of_table = {"target": target, "impute": impute or None, "columns": _given(columns)}
         of_images = {"image_size": image_size, "only_classes": only_classes}
         hint = "its rows stay on disk as they are"
-        _refuse(name, hint, subset=subset, encoding=encoding, **of_table, **of_images)
+        refuse_given(name, hint, subset=subset, encoding=encoding, **of_table, **of_images)
         return streamed_folder(name, split, kind, classes, standardise_y)
     if kind_of(name) == "file":
-        _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
+        refuse_given(name, "it is for folders of images and tfds:", image_size=image_size)
         found = own(name, split, subset, read_as, target, classes, encoding, columns)
         if found.encoding is not None and found.encoding.groups:
-            _refuse(name, "it is for rows without groups", only_classes=only_classes)
+            refuse_given(name, "it is for rows without groups", only_classes=only_classes)
         if not is_table(name):
-            _refuse(name, "it is for .csv and other tables", impute=impute or None)
+            refuse_given(name, "it is for .csv and other tables", impute=impute or None)
         told = "" if found.encoding is None or encoding else in_words(found.encoding)
         said = encoding or not standardise_y or classes is not None
         about_y = "" if said else y_in_words(found)
@@ -280,7 +280,7 @@ def load(
     else:
         of_files: dict[str, Any] = {"target": target, "classes": classes, "impute": impute or None}
         of_files |= {"encoding": encoding, "columns": _given(columns)}
-        _refuse(name, "it is for .csv and .npz", **of_files)
+        refuse_given(name, "it is for .csv and .npz", **of_files)
         found = _named(name, split, subset, data_dir, read_as, image_size)
     found = found if standardise_y else in_units_of_y(found, kind)
     return found if only_classes is None else of_classes(found, only_classes)
@@ -307,15 +307,8 @@ def _named(
         return readers[found](name, split, subset, dtype, image_size)
     where = places(data_dir)
     read = loader(name, where)
-    _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
+    refuse_given(name, "it is for folders of images and tfds:", image_size=image_size)
     return read(name, split, subset, where, dtype)
-
-
-def _refuse(name: str, hint: str, **arguments: object) -> None:
-    """Raise ValueError if an argument that another kind of data takes is given."""
-    for argument, value in arguments.items():
-        if value is not None:
-            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {hint}")
 
 
 def out_of_distribution(

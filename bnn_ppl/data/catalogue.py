@@ -70,13 +70,7 @@ def kind_of(name: str) -> Literal["file", "tfds", "folder", "streamed", "named"]
 
 
 def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
-    """Give the function that loads a set: one of `SETS`, or a table of the user's in ``uci/``.
-
-    Raises
-    ------
-    ValueError
-        If there is no set of this name.
-    """
+    """Give the function that loads a set: one of `SETS`, or a table of the user's in ``uci/``."""
     if name in SETS:
         return SETS[name]
     tables = [path.stem for place in where for path in (place.root / "uci").glob("*.npz")]

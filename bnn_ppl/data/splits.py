@@ -18,18 +18,14 @@ def split_rows(name: str, split: Any, x: np.ndarray, published: Rows | None = No
 
     A whole number counts the rows of the two arrays `published`; without them it seeds a
     permutation whose first 90 % train. "seed-3", "fold-3" and "gap-3" are described in `load`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such split, or the table has too few rows to be split.
     """
     num_rows = len(x)
     protocol, number = protocol_of(split)
     if protocol == "seed":
         return _first_nine_tenths(name, _permutation_of_jax(number, num_rows))
     if protocol == "fold":
-        return _fold(name, number, num_rows)
+        _require_rows(name, num_rows, 10)
+        return _fold(permutation(0, num_rows), 10, number)
     if protocol == "gap":
         return _gap(name, number, x)
     if published is not None:
@@ -43,11 +39,6 @@ def split_by_group(name: str, split: Any, groups: np.ndarray) -> Rows:
     """Training and test rows such that rows of a group stay together: groups are split as rows are.
 
     The training rows of a group follow each other.
-
-    Raises
-    ------
-    ValueError
-        If there is no such split, or there are too few groups.
     """
     if protocol_of(split)[0] == "gap":
         raise ValueError(
@@ -68,13 +59,7 @@ def split_by_group(name: str, split: Any, groups: np.ndarray) -> Rows:
 
 
 def split_by_time(name: str, split: Any, times: np.ndarray) -> Rows:
-    """Training rows and, in a tenth of them, the last ones by time; each in the order of time.
-
-    Raises
-    ------
-    ValueError
-        If another split than 0 is asked for, or there is one row.
-    """
+    """Training rows and, in a tenth of them, the last ones by time; each in the order of time."""
     if str(split) != "0":
         raise ValueError(
             f"got split={split!r} for {name!r} split by time, expected 0: the last rows test"
@@ -89,11 +74,6 @@ def held_out_rows(
 
     The share is drawn by NumPy with `seed`; without one it is the last rows. With the `groups` of
     rows, as numbers (num_rows,), it is a share of these.
-
-    Raises
-    ------
-    ValueError
-        If the share is not from 0 to below 1, or not a row though it is above 0.
     """
     count = round(share * num_rows) if 0 <= share < 1 else 0
     if share and not 0 < count < num_rows:
@@ -105,7 +85,8 @@ def held_out_rows(
         numbers = np.unique(groups)
         parts = held_out_rows(len(numbers), share, seed)
         return _rows_of(groups, numbers, parts)
-    return _in_order(_order(num_rows, seed), num_rows - count, num_rows)
+    kept, held = np.split(_order(num_rows, seed), [num_rows - count])
+    return np.sort(kept), np.sort(held)
 
 
 def fold_of_rows(
@@ -116,11 +97,6 @@ def fold_of_rows(
     The folds are those of scikit-learn's ``KFold`` on a permutation by NumPy with `seed`; without
     one, on the rows as they come. With the `groups` of rows, as numbers (num_rows,), these are
     folded.
-
-    Raises
-    ------
-    ValueError
-        If there are not 2 to `num_rows` folds, or no such fold.
     """
     if groups is not None:
         numbers = np.unique(groups)
@@ -132,9 +108,8 @@ def fold_of_rows(
         )
     if not 0 <= fold < num_folds:
         raise ValueError(f"got --fold {fold} of {num_folds}, expected 0 to {num_folds - 1}")
-    small, larger = divmod(num_rows, num_folds)
-    first = fold * small + min(fold, larger)
-    return _in_order(_order(num_rows, seed), first, first + small + (fold < larger))
+    kept, held = _fold(_order(num_rows, seed), num_folds, fold)
+    return np.sort(kept), np.sort(held)
 
 
 def folds_of_rows(
@@ -202,9 +177,10 @@ def _order(num_rows: int, seed: int | None) -> np.ndarray:
     return np.arange(num_rows) if seed is None else permutation(seed, num_rows)
 
 
-def _in_order(order: np.ndarray, first: int, end: int) -> Rows:
-    kept = np.concatenate([order[:first], order[end:]])
-    return np.sort(kept), np.sort(order[first:end])
+def _fold(order: np.ndarray, num_folds: int, fold: int) -> Rows:
+    folds = np.array_split(order, num_folds)
+    held = folds.pop(fold)
+    return np.concatenate(folds), held
 
 
 def protocol_of(split: Any) -> tuple[str | None, int]:
@@ -234,13 +210,7 @@ def permutation(seed: int, num_rows: int) -> np.ndarray:
 
 
 def whole(name: str, argument: str, value: Any, low: int, high: int, note: str = "") -> int:
-    """Give `value` back as an int.
-
-    Raises
-    ------
-    ValueError
-        If it is not a whole number from `low` to `high`.
-    """
+    """Give `value` back as an int; ValueError unless it is a whole number within the bounds."""
     number = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if number and low <= value <= high:
         return int(value)
@@ -271,12 +241,6 @@ def _first_nine_tenths(name: str, order: np.ndarray) -> Rows:
     _require_rows(name, len(order), 2)
     num_train = int(0.9 * len(order))
     return order[:num_train], order[num_train:]
-
-
-def _fold(name: str, fold: int, num_rows: int) -> Rows:
-    _require_rows(name, num_rows, 10)
-    folds = np.array_split(permutation(0, num_rows), 10)
-    return np.concatenate(folds[:fold] + folds[fold + 1 :]), folds[fold]
 
 
 def _gap(name: str, column: int, x: np.ndarray) -> Rows:

@@ -18,15 +18,7 @@ _NUM_TRAIN = 20_000  # the remaining training rows are for validation
 def imdb(
     name: str, split: int | str, subset: int | None, where: Sequence[Place], dtype: np.dtype
 ) -> DataSet:
-    """Load film reviews, negative (0) or positive (1), as their last 100 tokens.
-
-    Raises
-    ------
-    ValueError
-        If `split` is not 0, `subset` is not in 1..25000 or the file is not this set.
-    FileNotFoundError
-        If no folder has the set.
-    """
+    """Load film reviews, negative (0) or positive (1), as their last 100 tokens."""
     published_split(name, split, 1)
     rows = whole(name, "subset", _NUM_TRAIN if subset is None else subset, 1, _ROWS)
     source, path = find(name, f"imdb/imdb_len{_LENGTH}.npz", where)

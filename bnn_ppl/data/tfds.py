@@ -24,14 +24,6 @@ def from_tfds(
     split as a table is, by `split`. x is the input of its supervised pair, or the feature "image":
     an image, or columns in alphabetical order; y the target, or "label": classes if they are whole
     numbers.
-
-    Raises
-    ------
-    ValueError
-        If there is no such set, its features are others, images differ in size and no `image_size`
-        is given, or there is no such split or subset.
-    ModuleNotFoundError
-        If tensorflow-datasets is not installed.
     """
     builder, tfds = _builder(name)
     parts = builder.info.splits
@@ -56,15 +48,7 @@ def from_tfds(
 
 
 def tfds_test_images(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Read the test images of a set, scaled and cropped to `shape`: uint8 (rows, *shape).
-
-    Raises
-    ------
-    ValueError
-        If there is no such set, or it has no images of these channels.
-    ModuleNotFoundError
-        If tensorflow-datasets is not installed.
-    """
+    """Read the test images of a set, scaled and cropped to `shape`: uint8 (rows, *shape)."""
     builder, tfds = _builder(name)
     part = next((part for part in ("test", "validation") if part in builder.info.splits), "train")
     size = None if builder.info.features[_keys(name, builder)[0]].shape == shape else shape[0]

@@ -153,7 +153,7 @@ def _encoding_of(table: "pandas.DataFrame", columns: Columns, used: np.ndarray) 
     chosen = inputs_of(names, (), columns, _SOURCE)
     refuse_unused_columns(chosen, (), columns, _SOURCE)
     inputs = table[[name for name in chosen if name not in [names[k] for k in index]]]
-    kinds = kinds_of(inputs, columns.categorical, whole=False)
+    kinds = kinds_of(inputs, columns, whole=False)
     roles = tuple((role, role_of(table[own], UNKNOWN)) for role, own in columns.roles.items())
     used = used & (weights_in(table, roles, _SOURCE) > 0)
     refuse_no_weight(used, _SOURCE)

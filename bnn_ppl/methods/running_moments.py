@@ -25,8 +25,8 @@ class RunningMoments(NamedTuple):
 def initial_moments(position: Tree, inverse_mass: Tree) -> tuple[RunningMoments, Tree]:
     """RunningMoments of no draws yet, and the inverse mass matrix with one entry per weight."""
     zeros = optax.tree.zeros_like(position)
-    moments = RunningMoments(jnp.zeros(()), zeros, zeros)
-    return moments, _broadcast(inverse_mass, position)
+    mass = jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
+    return RunningMoments(jnp.zeros(()), zeros, zeros), mass
 
 
 def updated_moments(
@@ -62,8 +62,3 @@ def estimated_mass(moments: RunningMoments, initial: Tree, num_chains: int = 1) 
         return known**trust * first ** (1 - trust)
 
     return jax.tree.map(shrunk, moments.variance, initial)
-
-
-def _broadcast(inverse_mass: Tree, position: Tree) -> Tree:
-    """Inverse mass matrix with one entry per weight."""
-    return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)

@@ -10,13 +10,7 @@ from bnn_ppl.model.posterior import Posterior
 
 
 def check_arguments(**given: Any) -> None:
-    """Refuse a `key`, `posterior`, `method`, `init` or `draws` of the wrong type.
-
-    Raises
-    ------
-    TypeError
-        If an argument has the wrong type; the message says how to make the right one.
-    """
+    """Refuse a `key`, `posterior`, `method`, `init` or `draws` of the wrong type."""
     for name, value in given.items():
         fits, source = _EXPECTED[name]
         if not fits(value):

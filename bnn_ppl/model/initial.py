@@ -1,11 +1,12 @@
 """Where chains start: a network's own initialisers, and the prior for every other site."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpyro.infer import init_to_uniform
 
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.trace import (
@@ -13,13 +14,34 @@ from bnn_ppl.model.trace import (
     Batch,
     Data,
     Position,
-    initial_value,
     latent_sites,
     traced,
     unconstrained,
 )
 
 _NUM_STARTS = 16  # draws from the prior, of which one is a chain's start
+
+
+def initial_value(site: dict) -> Array | None:
+    """Start a site: at the network's own initial weights, otherwise at a draw from the prior."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    if "initial_value" in site["infer"]:
+        return site["infer"]["initial_value"].array
+    try:
+        key = site["kwargs"]["rng_key"]
+        return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])
+    except NotImplementedError:  # an improper prior cannot be sampled
+        return init_to_uniform(site)
+
+
+def initial_trace(model: Callable, x: Any, y: Any, values: Mapping[str, Any] = {}) -> dict:
+    """Run the model where a chain may start, but for these values; give its sites by name."""
+
+    def chosen(site: dict) -> Any:
+        return values[site["name"]] if site["name"] in values else initial_value(site)
+
+    return traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
 
 
 def start(model: Callable, key: Array, data: Batch) -> Position:
@@ -41,7 +63,7 @@ def inspected_sites(model: Callable, data: Data) -> LatentSites:
     points: dict[str, tuple[int, ...]] = {}
 
     def inspect(data: Data) -> Position:
-        trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, *data)
         for site in latent_sites(trace):
             if "initial_value" not in site["infer"]:
                 from_prior.add(site["name"])

@@ -109,11 +109,14 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         If the dict prior misses a parameter or has a key that fits none; if a word is neither
         ``"fixed"`` nor ``"point"``, or weights of a factory are to be fixed; if a prior of whole
         filters is given for a kernel with other axes; or if the network draws noise of its own
-        (dropout), also when it is called, or has state that is neither a weight nor the statistics
-        of an ``nnx.BatchNorm``, or is in eval mode with those of a new network.
+        (dropout), also when it is called, or has an ``nnx.Variable`` that is neither a weight nor
+        the statistics of an ``nnx.BatchNorm``, or is in eval mode with those of a new network.
 
     Notes
     -----
+    Arrays that are no ``nnx.Param`` are constants of the network, such as random features. Those
+    that a factory draws are drawn once: they are the same for all chains and keys.
+
     An ``nnx.BatchNorm`` in eval mode normalises by the statistics that the network came with. One
     in train mode normalises by those of the batch, and in predictions by those of the training
     rows, recomputed for each draw; methods whose density must be a product over rows refuse it.
@@ -182,7 +185,11 @@ def _parts(net: Any) -> Parts:
     if known is not None:
         graph, shapes, rest = known.shapes
         return graph, shapes if key is None else known.weights(key), rest
-    return _split(_build(net, jax.random.key(0) if key is None else key), ready=False)
+    # All but the weights is of one key: random features are those of all traces and chains.
+    graph, weights, rest = _split(_build(net, jax.random.key(0)), ready=False)
+    if key is not None:
+        _, weights, _ = _split(_build(net, key), ready=False)
+    return graph, weights, rest
 
 
 def _split(module: nnx.Module, *, ready: bool) -> Parts:

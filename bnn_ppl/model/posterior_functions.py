@@ -162,7 +162,8 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     density = Density(terms, total, *how, found.is_of_y, value, found.factors, found.is_whole)
     widening = density.prior_temperature**0.5
 
-    known = _shapes(data[0]), jax.eval_shape(density.value_of, *data[:2])
+    x, y = data[0], jax.eval_shape(density.value_of, *data[:2])
+    known = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     observed = given.rows.targets or given.sites.observed.name
     of_model = Partial(partial(_predictive, precision, observed, known), model)
     if given.sites.observed.is_factor:
@@ -300,10 +301,6 @@ def _stored_features(
         return found[0] if found else None
 
     return stored
-
-
-def _shapes(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _predictive(

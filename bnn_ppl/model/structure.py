@@ -16,6 +16,7 @@ from jax.interpreters import partial_eval
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.initial import initial_trace, initial_value
 from bnn_ppl.model.program.site_checks import (
     refuse_count,
     refuse_function,
@@ -30,7 +31,6 @@ from bnn_ppl.model.trace import (
     Data,
     element_support,
     factors,
-    initial_value,
     innermost,
     is_factor,
     latent_sites,
@@ -73,11 +73,6 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
     """Give y with numbers in the place of class labels, and the names of the classes.
 
     Integers from 0 and real numbers are left as they are, and so are those of other models.
-
-    Raises
-    ------
-    ValueError
-        If y is text but not one for each class of the model.
     """
     is_whole = y.dtype.kind in "biu" or whole_numbers(y).dtype.kind in "iu"
     from_0 = y.dtype.kind in "iu" and y.min() == 0 and not (y.max() == 1 and y.ndim > 1)
@@ -86,7 +81,7 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
     found: list[dist.Distribution] = []
 
     def inspect(x: Any, y: Any) -> None:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         found.extend(site["fn"] for site in observed_sites(trace) if site["value"] is y)
 
     with explained(x):
@@ -122,7 +117,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     laws: dict[str, dist.Distribution] = {}
 
     def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         for site in trace.values():
             refuse_site(site)
         latent, observed = latent_sites(trace), observed_sites(trace)
@@ -188,8 +183,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
 
 def observed_value(name: str, model: Callable, x: Any, y: Any) -> Array:
     """Give the value of an observed site, which may be a function of y."""
-    trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
-    return jnp.asarray(trace[name]["value"])
+    return jnp.asarray(initial_trace(model, x, y)[name]["value"])
 
 
 def _is_of_y(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray, of_several: bool) -> bool:
@@ -281,7 +275,7 @@ def warn_of_need_of_y(model: Callable, x: Any) -> None:
     """Warn of a program that fails where y is None, as it is for rows to predict."""
 
     def without_y(x: Any) -> None:
-        traced(model, x, None, substitute_fn=initial_value)
+        initial_trace(model, x, None)
 
     try:
         jax.eval_shape(without_y, x)
@@ -303,7 +297,7 @@ def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
     names = sorted(y)
 
     def parameters(x: Any, y: Any) -> list[list[Any]]:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        trace = initial_trace(model, x, y)
         laws = [trace[name]["fn"] if name in trace else () for name in names]
         leaves = [jax.tree.leaves(law) for law in laws]
         return [[leaf for leaf in own if isinstance(leaf, jax.Array)] for own in leaves]

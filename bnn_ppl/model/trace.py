@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import ExpandedDistribution, biject_to
-from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
 from bnn_ppl.model.network import active_changes
@@ -257,19 +256,6 @@ def unconstrained(trace: dict) -> Position:
         site["name"]: biject_to(site["fn"].support).inv(site["value"]).astype(float)
         for site in latent_sites(trace)
     }
-
-
-def initial_value(site: dict) -> Array | None:
-    """Start a site: at the network's own initial weights, otherwise at a draw from the prior."""
-    if site["type"] != "sample" or site["is_observed"]:
-        return None
-    if "initial_value" in site["infer"]:
-        return site["infer"]["initial_value"].array
-    try:
-        key = site["kwargs"]["rng_key"]
-        return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])
-    except NotImplementedError:  # an improper prior cannot be sampled
-        return init_to_uniform(site)
 
 
 # --- sites

@@ -10,7 +10,18 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.comparison.compare_tables import HEADINGS
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, marker_of, new_axes, spread_out
+from bnn_ppl.plots.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    finish,
+    marker_of,
+    new_axes,
+    panels,
+    shades,
+    spread_out,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -73,23 +84,15 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     ax : Axes, optional
         Where to draw; the histogram takes a fifth of the width on the right.
     """
-    import matplotlib
-
     if "sample_stats" not in draws or "lp" not in draws["sample_stats"]:
         raise ValueError("got draws without lp, expected it in sample_stats; pass draws of run")
     stats, ax = draws["sample_stats"], new_axes(ax)
     lp = np.asarray(stats["lp"], float)  # float32 may be too coarse for the histogram's edges
     side = ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax)
     edges = np.histogram_bin_edges(lp[np.isfinite(lp)], 30)
-    for chain, color in enumerate(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lp)))):
-        ax.plot(
-            lp[chain],
-            marker=marker_of(lp[chain]),
-            color=color,
-            lw=0.9,
-            alpha=0.8,
-            label=f"chain {chain}",
-        )
+    for chain, color in enumerate(shades(len(lp))):
+        looks: dict[str, Any] = {"color": color, "lw": 0.9, "alpha": 0.8}
+        ax.plot(lp[chain], marker=marker_of(lp[chain]), label=f"chain {chain}", **looks)
         counts = np.histogram(lp[chain], edges)[0]
         side.stairs(counts, edges, orientation="horizontal", color=color)
     _mark_divergences(ax, stats, lp)
@@ -120,16 +123,13 @@ def chain_budget(table: pandas.DataFrame) -> Figure:
     table : DataFrame
         From :func:`bnn_ppl.chain_budget`.
     """
-    from matplotlib.figure import Figure
-
     scores = [name for name in BETTER if name in table]
     if not scores or table.empty:
         raise ValueError(
             f"got a table of columns {', '.join(map(str, table)) or 'none'}, expected scores: "
             "pass what chain_budget returned"
         )
-    figure = Figure(figsize=(4.2 * len(scores), 4), layout="constrained")
-    axes = figure.subplots(1, len(scores), squeeze=False)[0]
+    figure, axes = panels(len(scores), len(scores), (4.2, 4))
     for ax, score in zip(axes, scores, strict=True):
         _budget_panel(ax, table, score)
         title = f"{HEADINGS[score]} {BETTER[score]}"
@@ -172,11 +172,8 @@ def _mark_divergences(ax: Axes, stats: Mapping[Any, Any], lp: Array) -> None:
 
 
 def _budget_panel(ax: Axes, table: pandas.DataFrame, score: str) -> None:
-    import matplotlib
-
     groups = list(table.groupby("num_chains"))
-    colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(groups)))
-    for (count, rows), color in zip(groups, colors, strict=True):
+    for (count, rows), color in zip(groups, shades(len(groups)), strict=True):
         label = f"{count} chain{'s' if count > 1 else ''}"
         style = {"color": color, "lw": 1.8, "ms": 4.5, "capsize": 2, "elinewidth": 1}
         errors = rows[f"{score}_se"].fillna(0)

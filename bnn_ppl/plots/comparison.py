@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, best
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish, spread_out, up_to_one
+from bnn_ppl.plots.style import BLUE, GREY, finish, panels, spread_out, up_to_one, with_looks
 
 if TYPE_CHECKING:
     import pandas
@@ -53,9 +52,6 @@ def comparison(table: pandas.DataFrame) -> Figure:
     table : DataFrame
         From :func:`bnn_ppl.compare`, or some of its rows and columns.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     better = table.attrs.get("better", {})
     columns = [column for column in table if column in better and table[column].notna().any()]
     if not columns or table.empty:
@@ -63,15 +59,11 @@ def comparison(table: pandas.DataFrame) -> Figure:
             f"got a table of columns {', '.join(map(str, table)) or 'none'}, expected scores and "
             "what is better: pass what compare returned"
         )
-    num_rows = -(-len(columns) // 4)
-    num_columns = -(-len(columns) // num_rows)
-    size = (1.4 + 2.5 * num_columns, 0.5 + num_rows * (0.9 + 0.25 * len(table)))
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-    axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
-    for ax, column in zip(axes, columns, strict=False):
+    size, pads = (2.5, 0.9 + 0.25 * len(table)), {"w_pad": 0.08, "h_pad": 0.08}
+    num_columns = _num_columns(len(columns))
+    figure, axes = panels(len(columns), num_columns, size, (1.4, 0.5), pads=pads, sharey=True)
+    for ax, column in zip(axes, columns, strict=True):
         _score_panel(ax, table, column)
-    for ax in axes[len(columns) :]:
-        ax.remove()
     _comparison_legend(figure, table)
     return figure
 
@@ -94,8 +86,6 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
     ValueError
         If the table lacks a column or holds no score.
     """
-    from matplotlib.figure import Figure
-
     missing = [option for option in options if option not in table]
     scores = [name for name in SCORES if name in table and table[name].notna().any()]
     if missing or not scores:
@@ -103,20 +93,20 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
             f"got a table of {', '.join(map(str, table))}, expected {', '.join(options)} and "
             "scores: pass what compare returned, with a column for each setting"
         )
-    num_rows = -(-len(scores) // 4)
-    num_columns = -(-len(scores) // num_rows)
-    figure = Figure(figsize=(3.2 * num_columns, 0.4 + 2.6 * num_rows), layout="constrained")
-    axes = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
-    for ax, score in zip(axes, scores, strict=False):
+    figure, axes = panels(len(scores), _num_columns(len(scores)), (3.2, 2.6), (0.0, 0.4))
+    for ax, score in zip(axes, scores, strict=True):
         _sweep_panel(ax, table, options, score)
-    for ax in axes[len(scores) :]:
-        ax.remove()
     if len(options) > 1:
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(
             handles, labels, title=options[1], loc="outside lower center", ncols=6, frameon=False
         )
     return figure
+
+
+def _num_columns(num_panels: int) -> int:
+    """Give at most four, as many panels in each row as can be."""
+    return -(-num_panels // -(-num_panels // 4))
 
 
 # --- methods side by side
@@ -183,18 +173,17 @@ def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], scor
         names = np.array(_names(table[options[1]]), object)  # a list may be taken for columns
         lines = table.groupby(names, sort=False)
     style = "-" if _are_numbers(table[options[0]]) else ""  # no line between names
-    for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
+    for (name, rows), looks in with_looks(lines):
         places = _places(table[options[0]], rows[options[0]])
         values = np.minimum(rows[score].to_numpy(float), _TOPS.get(score, np.inf))
-        looks: dict[str, Any] = {"ls": style, "color": color, "marker": marker, "lw": 1.5, "ms": 5}
-        ax.plot(places, values, label=name, **looks)
+        ax.plot(places, values, label=name, **looks | {"ls": style, "lw": 1.5})
         ax.dataLim.update_from_data_x(places, ignore=False)  # also where no score is finite
         for place in places[np.isinf(values)]:
             top: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90}
             ax.annotate("infinite", (place, 0.95), **top, **(CENTRED | {"va": "top"}))
         if f"{score}_se" in rows:
             bars = rows[f"{score}_se"].to_numpy(float)
-            ax.errorbar(places, values, yerr=bars, ls="", color=color, capsize=2.5, lw=1.2)
+            ax.errorbar(places, values, bars, ls="", color=looks["color"], capsize=2.5, lw=1.2)
     _axis(ax, table[options[0]])
     if table[score].max() > _TOPS.get(score, np.inf):
         ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2+"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, label_offsets
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, label_offsets, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,12 +33,9 @@ def explanation(found: Explanation) -> Figure:
     found : Explanation
         From :func:`bnn_ppl.explain`.
     """
-    from matplotlib.figure import Figure
-
     num_rows = 2 if len(found.effects) > 1 else 1
     num_columns = -(-len(found.effects) // num_rows)
-    figure = Figure(figsize=(9 + 2.6 * num_columns, 5), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    figure = new_figure(9 + 2.6 * num_columns, 5, w_pad=0.12)
     widths = [4.4, *[2.6] * num_columns, 4.2]
     grid = figure.add_gridspec(num_rows, num_columns + 2, width_ratios=widths)
     _importance(figure.add_subplot(grid[:, 0]), found)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.metrics.inputs import Array, one_output
+from bnn_ppl.analysis.metrics.inputs import one_output
 from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
 from bnn_ppl.plots.predictions import (
     calibration_check,
@@ -20,7 +21,7 @@ from bnn_ppl.plots.predictions import (
     reliability,
     selective_accuracy,
 )
-from bnn_ppl.plots.style import GREY, RED
+from bnn_ppl.plots.style import GREY, RED, panels
 from bnn_ppl.plots.warmup import (
     shows_objective,
     shows_rates,
@@ -79,50 +80,36 @@ def report(
     choice : str, optional
         What was found of the model and over what, the last line of the subtitle.
     """
-    from matplotlib.figure import Figure
-
-    # Fitted once a chain, there is neither a trace nor anything to converge.
-    sampled = "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1
-    warmed = shows_objective(draws) or shows_rates(draws)
-    num_fits = 1 if np.ndim(y) == 1 else np.shape(y)[1]
-    scored = shows_scores(draws)
-    classes = "probs" in prediction
-    num_panels = num_fits + (1 if classes else 3) + (panel is not None)  # of predictions
-    num_rows = -(-num_panels // 2) + sampled + warmed + scored
     if check is None:
-        units = {} if classes else {"scale": scale, "outputs": outputs}
+        units = {} if "probs" in prediction else {"scale": scale, "outputs": outputs}
         check = metrics.calibration_check(prediction, y, **units)
-    figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
-    axes = list(figure.subplots(num_rows, 2).flat)
-    fits, rest = axes[:num_fits], axes[num_panels:]
-    if num_panels % 2:
-        rest.pop(0).axis("off")
-    if classes:
-        reliability(prediction, y, ax=fits[0])
-        selective_accuracy(prediction, y, ax=axes[1])
+    drawn: list[Callable[..., Any] | None]
+    if "probs" in prediction:
+        drawn = [partial(reliability, prediction, y), partial(selective_accuracy, prediction, y)]
     else:
-        if np.ndim(y) == 1:
-            predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fits[0])
+        drawn = [
+            *_fits(prediction, y, scale, offset, outputs),
+            partial(coverage, prediction, y, outputs=outputs),
+            partial(pit_histogram, prediction, y, outputs=outputs),
+            partial(calibration_check, check),
+        ]
+    drawn += [panel] if panel else []
+    drawn += [None] * (len(drawn) % 2)
+    # Fitted once a chain, there is neither a trace nor anything to converge.
+    if "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1:
+        trace = partial(trace_logdensity, draws) if "lp" in draws["sample_stats"] else None
+        drawn += [partial(rhat_histogram, weight_rhat, function_rhat), trace]
+    if shows_objective(draws) or shows_rates(draws):
+        drawn.append(partial(warmup_objective, draws) if shows_objective(draws) else None)
+        drawn.append(partial(warmup_rates, draws) if shows_rates(draws) else None)
+    if shows_scores(draws):
+        drawn += [partial(warmup_scores, draws), None]
+    figure, axes = panels(len(drawn), 2, (6, 4.5))
+    for ax, draw in zip(axes, drawn, strict=True):
+        if draw is None:
+            ax.axis("off")
         else:
-            _several_outputs(prediction, np.asarray(y), scale, offset, outputs, fits)
-        held, histogram, where = axes[num_fits : num_fits + 3]
-        coverage(prediction, y, ax=held, outputs=outputs)
-        pit_histogram(prediction, y, ax=histogram, outputs=outputs)
-        calibration_check(check, ax=where)
-    if panel is not None:
-        panel(ax=axes[num_panels - 1])
-    if sampled:
-        convergence, trace, *rest = rest
-        rhat_histogram(weight_rhat, function_rhat, ax=convergence)
-        if "lp" in draws["sample_stats"]:
-            trace_logdensity(draws, ax=trace)
-        else:
-            trace.axis("off")
-    if warmed:
-        _warmup(draws, *rest[:2])
-    if scored:
-        warmup_scores(draws, ax=rest[-2])
-        rest[-1].axis("off")
+            draw(ax=ax)
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     told = [(check.sentence, check.trusted is not False)]
     if "verdict" in draws.attrs:
@@ -133,33 +120,27 @@ def report(
     return figure
 
 
-def _several_outputs(
+def _fits(
     prediction: Mapping[Any, Any],
-    y: Array,
+    y: ArrayLike,
     scale: Any,
     offset: Any,
     outputs: Sequence[str] | None,
-    fits: Sequence[Axes],
-) -> None:
-    """Draw each output against its target in its own units."""
+) -> list[Callable[..., Any]]:
+    """Give what draws each output against its target in its own units."""
+    if np.ndim(y) == 1:
+        return [partial(predicted_against_observed, prediction, y, scale=scale, offset=offset)]
+    y = np.asarray(y)
     names = outputs or [f"output {number}" for number in range(y.shape[1])]
-    units = np.broadcast_to(scale, y.shape[1:]), np.broadcast_to(offset, y.shape[1:])
-    for k, (ax, name, own, zero) in enumerate(zip(fits, names, *units, strict=True)):
-        marginal = one_output(prediction, k)
-        predicted_against_observed(marginal, y[:, k], scale=own, offset=zero, ax=ax)
-        title = f"{name}: p{ax.get_title(loc='left')[1:]}"
+    scales, offsets = np.broadcast_to(scale, y.shape[1:]), np.broadcast_to(offset, y.shape[1:])
+
+    def one(k: int, ax: Axes) -> None:
+        units = {"scale": scales[k], "offset": offsets[k]}
+        predicted_against_observed(one_output(prediction, k), y[:, k], **units, ax=ax)
+        title = f"{names[k]}: p{ax.get_title(loc='left')[1:]}"
         ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
 
-
-def _warmup(draws: arviz.InferenceData, objective: Axes, rates: Axes) -> None:
-    for shown, draw, ax in (
-        (shows_objective(draws), warmup_objective, objective),
-        (shows_rates(draws), warmup_rates, rates),
-    ):
-        if shown:
-            draw(draws, ax=ax)
-        else:
-            ax.axis("off")
+    return [partial(one, k) for k in range(y.shape[1])]
 
 
 def _subtitles(figure: Figure, told: Sequence[tuple[str, bool]]) -> None:

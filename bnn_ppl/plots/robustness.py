@@ -11,7 +11,18 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, fill_between, finish, marker_of
+from bnn_ppl.plots.style import (
+    BLUE,
+    COLORS,
+    GREY,
+    ORANGE,
+    fill_between,
+    finish,
+    marker_of,
+    new_figure,
+    panels,
+    with_looks,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -49,8 +60,7 @@ def corruptions(tables: Tables) -> Figure:
         By name of the run, from :func:`bnn_ppl.shift.corrupted`.
     """
     _check(tables, "severity", "corrupted")
-    figure = _new_figure((11, 7.5))
-    axes = figure.subplots(2, 2).ravel()
+    figure, axes = panels(4, 2, (5.5, 3.75))
     for ax, score in zip(axes, ("accuracy", "nll", "ece", "mutual_information"), strict=True):
         for place, (name, table) in enumerate(tables.items()):
             _boxes(ax, table, score, place, len(tables), name)
@@ -76,23 +86,17 @@ def more_models(tables: Tables, score: str = "nll") -> Figure:
     """
     _check(tables, "num_models", "corrupted_by_models")
     severities = sorted({int(s) for table in tables.values() for s in table["severity"]})
-    num_columns = min(3, len(severities))
-    num_rows = -(-len(severities) // num_columns)
-    figure = _new_figure((1 + 3.6 * num_columns, 0.6 + 3 * num_rows))
-    axes = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
-    for ax, severity in zip(axes, severities, strict=False):
-        for (name, table), color, marker in zip(tables.items(), cycle(COLORS), cycle("os^Dv")):
+    figure, axes = panels(len(severities), min(3, len(severities)), (3.6, 3), (1, 0.6))
+    for ax, severity in zip(axes, severities, strict=True):
+        for (name, table), looks in with_looks(tables.items()):
             groups = table[table["severity"] == severity].groupby("num_models")[score]
             numbers = np.asarray(list(groups.groups))
-            style: dict[str, Any] = {"color": color, "marker": marker, "lw": 2, "ms": 5}
-            ax.plot(numbers, groups.mean().to_numpy(), label=name, **style)
+            ax.plot(numbers, groups.mean().to_numpy(), label=name, **looks)
             low, high = (groups.quantile(level).to_numpy() for level in (0.25, 0.75))
-            fill_between(ax, numbers, low, high, color=color, alpha=0.15)
+            fill_between(ax, numbers, low, high, color=looks["color"], alpha=0.15)
         _mark_numbers(ax, tables)
         title = f"Severity {severity}" if severity else "No corruption"
         finish(ax, title, "number of models", _labels(score)[1], legend="")
-    for ax in axes[len(severities) :]:
-        ax.remove()
     figure.suptitle(_labels(score)[0], x=0.01, ha="left", fontsize="medium", fontweight="bold")
     _shared_legend(figure, axes[0])
     return figure
@@ -117,12 +121,10 @@ def adversarial(tables: Tables) -> Figure:
     _check(tables, "epsilon", "attacked")
     classes = all("accuracy" in table for table in tables.values())
     scores = ["accuracy", "nll", "entropy"] if classes else ["rmse", "nll", "coverage_90"]
-    figure = _new_figure((13, 4.2))
-    axes = figure.subplots(1, 3)
+    figure, axes = panels(3, 3, (13 / 3, 4.2))
     for ax, score in zip(axes, scores, strict=True):
-        for (name, table), color, marker in zip(tables.items(), cycle(COLORS), cycle("os^Dv")):
-            style: dict[str, Any] = {"color": color, "marker": marker, "lw": 2, "ms": 5}
-            ax.plot(np.asarray(table["epsilon"]), np.asarray(table[score]), label=name, **style)
+        for (name, table), looks in with_looks(tables.items()):
+            ax.plot(np.asarray(table["epsilon"]), np.asarray(table[score]), label=name, **looks)
         finish(ax, _labels(score)[0], "epsilon (units of the inputs)", _labels(score)[1], legend="")
     _shared_legend(figure, axes[0])
     return figure
@@ -140,7 +142,7 @@ def rotations(tables: Tables, images: ArrayLike | None = None) -> Figure:
     """
     _check(tables, "angle", "rotated")
     width = 2.5 + 3.8 * len(tables)
-    figure = _new_figure((width, 6.5))
+    figure = new_figure(width, 6.5)
     body: Figure | SubFigure = figure
     if images is not None:
         tall = width / len(np.asarray(images)) + 0.1
@@ -188,26 +190,16 @@ def out_of_distribution(
     }
     everything = np.concatenate([v for found in entropies.values() for v in found.values()])
     edges = np.linspace(min(0.0, everything.min()), everything.max(), num_bins + 1)
-    num_columns = min(3, len(entropies))
-    num_rows = -(-len(entropies) // num_columns)
-    figure = _new_figure((1 + 4.4 * num_columns, 0.4 + 3.4 * num_rows))
-    axes = figure.subplots(num_rows, num_columns, sharex=True, sharey=True, squeeze=False)
-    for ax, (run, found) in zip(axes.ravel(), entropies.items(), strict=False):
+    size, around, number = (4.4, 3.4), (1, 0.4), len(entropies)
+    figure, axes = panels(number, min(3, number), size, around, sharex=True, sharey=True)
+    for ax, (run, found) in zip(axes, entropies.items(), strict=True):
         _entropy_histograms(ax, found, inside, edges)
         finish(ax, run, "", "", legend="upper right")
-    top = axes[0, 0].get_ylim()[1]
-    axes[0, 0].set_ylim(top=top * (1.1 + 0.1 * len(next(iter(entropies.values())))))  # the legend
-    for ax in axes.ravel()[len(entropies) :]:
-        ax.remove()
+    top = axes[0].get_ylim()[1]
+    axes[0].set_ylim(top=top * (1.1 + 0.1 * len(next(iter(entropies.values())))))  # the legend
     figure.supxlabel("entropy of the prediction, nats", fontsize="medium")
     figure.supylabel("share of rows", fontsize="medium")
     return figure
-
-
-def _new_figure(size: tuple[float, float]) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=size, layout="constrained")
 
 
 def _check(tables: Tables, column: str, maker: str) -> None:
@@ -286,14 +278,11 @@ def _entropy_bands(ax: Axes, table: pandas.DataFrame) -> None:
 def _entropy_histograms(
     ax: Axes, entropies: Mapping[str, Array], inside: str, edges: Array
 ) -> None:
-    for (data, values), color in zip(_first(entropies, inside).items(), cycle(COLORS)):
+    learnt_first = {inside: entropies[inside], **entropies}
+    for (data, values), color in zip(learnt_first.items(), cycle(COLORS)):
         share = np.histogram(values, edges)[0] / len(values)
         if data == inside:
             ax.stairs(share, edges, fill=True, color=color, alpha=0.5, label=f"{data} (learnt)")
         else:
             label = f"{data} (AUROC {metrics.auroc(entropies[inside], values):.3f})"
             ax.stairs(share, edges, color=color, lw=1.8, label=label)
-
-
-def _first(found: Mapping[str, Array], name: str) -> dict[str, Array]:
-    return {name: found[name], **found}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.plots.style import BLUE, finish
+from bnn_ppl.plots.style import BLUE, finish, new_figure
 
 if TYPE_CHECKING:
     import arviz
@@ -42,7 +42,6 @@ def sample_maps(
         If there are no functions, or they are not of classes, or of other rows than y.
     """
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
 
     # InferenceData is a mapping itself, of groups.
     named: Mapping[str, Any] = {"": functions} if hasattr(functions, "posterior") else functions
@@ -51,7 +50,7 @@ def sample_maps(
     y = np.asarray(y)
     order = np.argsort(y, kind="stable")
     colors = LinearSegmentedColormap.from_list("probability", ["white", BLUE])
-    figure = Figure(figsize=(1 + 1.6 * num_draws, 0.6 + 2.6 * len(named)), layout="constrained")
+    figure = new_figure(1 + 1.6 * num_draws, 0.6 + 2.6 * len(named))
     axes = figure.subplots(len(named), num_draws, squeeze=False)
     for line, (title, drawn) in zip(axes, named.items(), strict=True):
         probs = _probabilities(title, drawn, len(y))

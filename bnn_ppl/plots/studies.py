@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, finish, panels, with_looks
 
 if TYPE_CHECKING:
     import pandas
@@ -31,13 +30,12 @@ def continual(table: pandas.DataFrame) -> Figure:
     table : DataFrame
         From :func:`bnn_ppl.studies.continual_learning`.
     """
-    figure = _two_panels()
-    panels = {
+    tables = {
         "Average over the tasks seen so far": table,
         "The first task": table[table["tested_on"] == 1],
     }
-    axes = figure.subplots(1, 2, sharey=True)
-    for ax, (title, rows) in zip(axes, panels.items(), strict=True):
+    figure, axes = panels(2, 2, (6, 4.5), sharey=True)
+    for ax, (title, rows) in zip(axes, tables.items(), strict=True):
         _by_learner(ax, rows)
         ax.set_ylim(-0.02, 1.02)
         ax.locator_params(axis="x", integer=True)
@@ -57,8 +55,7 @@ def label_noise(table: pandas.DataFrame) -> Figure:
         From :func:`bnn_ppl.studies.label_noise_network` or ``label_noise_gp``, or both
         concatenated.
     """
-    figure = _two_panels()
-    accuracies, evidence = figure.subplots(1, 2)
+    figure, (accuracies, evidence) = panels(2, 2, (6, 4.5))
     for model, rows in table.sort_values("share").groupby("model", sort=False):
         name, color = MODELS[str(model)]
         style: dict[str, Any] = {"color": color, "lw": 2, "ms": 5}
@@ -78,15 +75,7 @@ def label_noise(table: pandas.DataFrame) -> Figure:
     return figure
 
 
-def _two_panels() -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(12, 4.5), layout="constrained")
-
-
 def _by_learner(ax: Axes, rows: pandas.DataFrame) -> None:
-    groups = rows.groupby("learner", sort=False)
-    for (learner, own), color, marker in zip(groups, cycle(COLORS), cycle("os^Dv")):
-        label = LEARNERS[str(learner)]
+    for (learner, own), looks in with_looks(rows.groupby("learner", sort=False)):
         mean = own.groupby("task")["accuracy"].mean()
-        ax.plot(mean.index, mean, color=color, marker=marker, lw=2, ms=5, label=label)
+        ax.plot(mean.index, mean, label=LEARNERS[str(learner)], **looks)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
 _LABEL = 20, 10  # points, of a row number
@@ -21,6 +24,46 @@ def new_axes(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(6, 4.5), layout="constrained")[1]
+
+
+def new_figure(width: float, height: float, **pads: Any) -> Figure:
+    """Make a figure that pyplot does not know, `pads` being the least room about its panels."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(**pads))
+
+
+def panels(
+    count: int,
+    num_columns: int,
+    size: tuple[float, float],
+    around: tuple[float, float] = (0.0, 0.0),
+    *,
+    pads: dict[str, Any] | None = None,
+    **shared: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of panels, row by row, each of a `size`, with room `around` all of them."""
+    num_rows = -(-count // num_columns)
+    width, height = around[0] + num_columns * size[0], around[1] + num_rows * size[1]
+    figure = new_figure(width, height, **pads or {})
+    axes = figure.subplots(num_rows, num_columns, squeeze=False, **shared).ravel()
+    for ax in axes[count:]:
+        ax.remove()
+    return figure, list(axes[:count])
+
+
+def with_looks(items: Iterable[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Give each item with the looks of its line, whose colour and marker tell it from others."""
+    for item, color, marker in zip(items, cycle(COLORS), cycle("os^Dv")):
+        yield item, {"color": color, "marker": marker, "lw": 2, "ms": 5}
+
+
+def shades(count: int) -> np.ndarray:
+    """Give colours of so many chains, from dark to light."""
+    import matplotlib
+
+    return matplotlib.colormaps["viridis"](np.linspace(0, 0.9, count))
 
 
 def finish(ax: Axes, title: str, x_label: str, y_label: str, *, legend: Any = "best") -> Axes:

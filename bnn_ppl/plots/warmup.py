@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import COLORS, finish, new_axes
+from bnn_ppl.plots.style import COLORS, finish, new_axes, shades
 
 if TYPE_CHECKING:
     import arviz
@@ -48,13 +48,10 @@ def warmup_objective(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     ValueError
         If the draws have neither.
     """
-    import matplotlib
-
     stats, ax = _stats(draws, _OBJECTIVES), new_axes(ax)
     name = next(name for name in _OBJECTIVES if name in stats)
     steps, values = _steps(stats), np.asarray(stats[name], float)
-    colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
-    for chain, color in enumerate(colors):
+    for chain, color in enumerate(shades(len(values))):
         ax.plot(steps, values[chain], color=color, lw=0.6, alpha=0.3)
         ax.plot(steps, _smooth(values[chain]), color=color, lw=1.5, label=f"chain {chain}")
     finite = values[np.isfinite(values)]

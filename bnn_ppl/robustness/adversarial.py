@@ -168,24 +168,8 @@ def _direction(
     posterior: Posterior, draws: "arviz.InferenceData", batch_size: int | None
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Make the function of rows (x, y) that says which way their loss grows: -1, 0 or 1."""
-    slope = _slope(posterior, draws)
-
-    def direction(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        size = batch_size or len(y)
-        starts = range(0, len(y), size)
-        slopes = [slope(x[start : start + size], y[start : start + size]) for start in starts]
-        return -np.sign(np.concatenate(slopes))
-
-    return direction
-
-
-def _slope(
-    posterior: Posterior, draws: "arviz.InferenceData"
-) -> Callable[[np.ndarray, np.ndarray], Array]:
-    """Make the function of rows (x, y) that gives the gradient by x of their log density."""
     posterior = predicting(posterior, draws)
-    sites = sites_to_predict(posterior, draws)
-    weights = weights_of(draws)
+    sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     add = _adder(posterior)
 
     def slope(x: np.ndarray, y: np.ndarray) -> Array:
@@ -196,33 +180,33 @@ def _slope(
                 average = jax.block_until_ready(add(average, block, weight.astype(x.dtype), x, y))
         return average.slope
 
-    return slope
+    def direction(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        size = batch_size or len(y)
+        parts = (slice(start, start + size) for start in range(0, len(y), size))
+        return -np.sign(np.concatenate([slope(x[part], y[part]) for part in parts]))
+
+    return direction
 
 
 def _adder(posterior: Posterior) -> Callable[..., _Average]:
     """Compile the adding of a block of draws to the average."""
 
-    def one_draw(values: Tree, x: Array, y: Array) -> tuple[Array, Array]:
-        def log_prob(x: Array) -> tuple[Array, Array]:
-            rows = posterior.predictive(values, x).log_prob(y)
-            rows = rows.reshape(len(rows), -1).sum(1)
-            return jnp.sum(rows), rows
-
-        slope, rows = jax.grad(log_prob, has_aux=True)(x)
-        return rows, slope
-
-    def merge(average: _Average, log_prob: Array, slope: Array) -> _Average:
-        total = jnp.logaddexp(average.log_prob, log_prob)
-        share = jnp.exp(log_prob - jnp.where(jnp.isfinite(total), total, 0.0))
-        share = share.reshape(-1, *[1] * (slope.ndim - 1))
-        return _Average(total, average.slope + share * (slope - average.slope))
-
     @jax.jit
     def add(average: _Average, block: Tree, weights: Array, x: Array, y: Array) -> _Average:
         def body(average: _Average, draw: tuple[Tree, Array]) -> tuple[_Average, None]:
             values, weight = draw
-            log_prob, slope = one_draw(values, x, y)
-            return merge(average, jnp.log(weight) + log_prob, slope), None
+
+            def log_prob(x: Array) -> tuple[Array, Array]:
+                rows = posterior.predictive(values, x).log_prob(y)
+                rows = rows.reshape(len(rows), -1).sum(1)
+                return jnp.sum(rows), rows
+
+            slope, rows = jax.grad(log_prob, has_aux=True)(x)
+            own = jnp.log(weight) + rows
+            total = jnp.logaddexp(average.log_prob, own)
+            share = jnp.exp(own - jnp.where(jnp.isfinite(total), total, 0.0))
+            share = share.reshape(-1, *[1] * (slope.ndim - 1))
+            return _Average(total, average.slope + share * (slope - average.slope)), None
 
         return jax.lax.scan(body, average, (block, weights))[0]
 

@@ -107,21 +107,17 @@ def corrupted(
     stored = CorruptedFiles(files, range(len(y)) if rows is None else rows, y) if files else None
     if names is None:
         names = stored.names if stored else suitable(images)
-    changes = list(product(each_of(names), each_of(severities)))
-    for name, severity in changes:  # refuses before anything is predicted
+    changes, shape = list(product(each_of(names), each_of(severities))), x.shape[1:]
+    for change in changes:  # refuses before anything is predicted
         if stored:
-            stored.check(name, severity, x.shape[1:])
+            stored.check(*change, shape)
         else:
-            corrupt(images[:1], name, severity, seed=seed)
+            corrupt(images[:1], *change, seed=seed)
 
     def versions() -> Iterator[Array]:
         yield x
-        for name, severity in changes:
-            changed = (
-                stored.read(name, severity, x.shape[1:])
-                if stored
-                else corrupt(images, name, severity, seed=seed)
-            )
+        for change in changes:
+            changed = stored.read(*change, shape) if stored else corrupt(images, *change, seed=seed)
             yield standardised(changed, x_mean, x_scale, x.dtype)
 
     conditions = [{"corruption": name, "severity": number} for name, number in changes]

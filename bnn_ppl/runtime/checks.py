@@ -14,9 +14,13 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 def check_count(name: str, count: Any, least: int = 1) -> None:
     """Refuse anything but a whole number of at least `least`."""
-    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
-    if not whole or count < least:
+    if not is_whole(count) or count < least:
         raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+
+
+def is_whole(value: Any) -> bool:
+    """Recognise integers of Python or NumPy; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:

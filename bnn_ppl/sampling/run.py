@@ -197,10 +197,11 @@ def run(
     those of the fit so far, as its attribute ``draws``.
 
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
-    chains, devices or shapes differ or `keep` is given. For this the last eight compiled loops are
-    cached (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
+    chains, devices or shapes differ or `keep` is given. For this the last eight loops are kept
+    traced (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
     does a run of a posterior that differs only in its data and in the numbers of its priors (see
-    :func:`bnn_ppl.condition`); tracing it takes about a second.
+    :func:`bnn_ppl.condition`), as the last 32 compiled programs are kept; tracing it takes about a
+    second.
     """
     with raised_for_sure():
         check_event_log(log_to)
@@ -230,20 +231,20 @@ def run(
                     state, interruption = warm_up_and_draw(state, interrupted, progress)
                 by_user = agreed(pressed() or (interruption is not None and interruption.pressed))
                 if interruption is not None:
-                    by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
+                    by = "Ctrl-C" if by_user else "max_minutes"
                     state = draw_reached_fit(state, interruption, by)
             if not state.done.draws:
-                _raise_without_draws(by_user, max_minutes)
+                _raise_without_draws(by_user)
             draws = collect(state)
             if verdict and jax.process_count() == 1:
                 judge(state, draws, progress)
             return draws
 
 
-def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
+def _raise_without_draws(pressed: bool) -> NoReturn:
     if pressed:
         raise KeyboardInterrupt
     raise TimeoutError(
-        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
-        "more minutes; a run with a folder is resumed by the same call or command"
+        "got too few max_minutes, which passed before the first draw, expected more: give more "
+        "minutes; a run with a folder is resumed by the same call or command"
     )

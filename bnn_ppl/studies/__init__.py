@@ -5,12 +5,7 @@ Continual learning on permuted images (`continual_learning`), and partly random 
 subfolder: the same call resumes a study that was interrupted or killed.
 """
 
-from bnn_ppl.studies.continual import (
-    average_accuracy,
-    continual_learning,
-    forgetting,
-    permuted,
-)
+from bnn_ppl.studies.continual import average_accuracy, continual_learning, forgetting, permuted
 from bnn_ppl.studies.label_noise import label_noise_gp, label_noise_network, with_label_noise
 
 __all__ = [

@@ -42,32 +42,14 @@ class Scores(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """How a posterior is sampled again, each time without other rows.
+    """How a posterior is sampled again, each time without other rows."""
 
-    Attributes
-    ----------
-    key
-        Key of all of them; each has its own, by its number.
-    posterior
-        Posterior of all rows.
-    take
-        ``numbers -> Posterior``: that of some rows.
-    make
-        ``posterior -> Method``.
-    options
-        Options of :func:`bnn_ppl.run`.
-    folder
-        Where each run has a folder of its own; None keeps them in memory.
-    progress
-        As for :func:`bnn_ppl.run`.
-    """
-
-    key: jax.Array
-    posterior: Posterior
-    take: Callable[[Array], Posterior]
+    key: jax.Array  # of all of them; each has its own, by its number
+    posterior: Posterior  # of all rows
+    take: Callable[[Array], Posterior]  # numbers -> that of some rows
     make: Callable[[Posterior], Method]
-    options: dict[str, Any]
-    folder: Path | None
+    options: dict[str, Any]  # of `run`
+    folder: Path | None  # where each run has a folder of its own; None keeps them in memory
     progress: Show
 
     def scores(self, number: int, kept: Array, held: Array, name: str, init: Any = None) -> Scores:

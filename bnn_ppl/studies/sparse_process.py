@@ -23,28 +23,14 @@ _NUM_NEWTON, _TOLERANCE = 100, 1e-10  # steps, and nats that the last one gains
 
 
 class Prior(NamedTuple):
-    """The process at some rows.
+    """The process at some rows."""
 
-    Attributes
-    ----------
-    std, length_scale
-        s and l.
-    points
-        Inducing points Z (m, features).
-    root
-        Lower triangular root of their covariance (m, m).
-    factor
-        V (rows, m).
-    rest
-        Diagonal of the rest (rows,).
-    """
-
-    std: float
-    length_scale: float
-    points: Array
-    root: Array
-    factor: Array
-    rest: Array
+    std: float  # s
+    length_scale: float  # l
+    points: Array  # inducing points Z (m, features)
+    root: Array  # lower triangular root of their covariance (m, m)
+    factor: Array  # V (rows, m)
+    rest: Array  # diagonal of the rest (rows,)
 
     def times(self, vector: Array) -> Array:
         """Multiply the covariance of the rows with a vector (rows,)."""
@@ -52,18 +38,10 @@ class Prior(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """Laplace's approximation.
+    """Laplace's approximation."""
 
-    Attributes
-    ----------
-    weights
-        The inverse covariance times the mode (rows,).
-    log_evidence
-        In nats, of all rows.
-    """
-
-    weights: Array
-    log_evidence: float
+    weights: Array  # the inverse covariance times the mode (rows,)
+    log_evidence: float  # in nats, of all rows
 
 
 def covariance(x: Array, others: Array, std: float, length_scale: float) -> Array:
@@ -97,18 +75,11 @@ def prior_at(x: Array, std: float, length_scale: float, num_inducing: int) -> Pr
 
 
 def laplace_fit(prior: Prior, y: Array) -> Fit:
-    r"""Approximate the posterior given labels, P(y = 1) = 1 / (1 + exp(-f)), by Laplace's method.
+    r"""Approximate the posterior given labels 0 and 1, P(y = 1) = 1 / (1 + exp(-f)).
 
-    Rasmussen & Williams (2006), algorithm 3.1, with :math:`W^{1/2} (V V^\top + \Lambda) W^{1/2} +
-    I` inverted by Woodbury's identity. A Newton step that would lower the density is halved until
-    it does not.
-
-    Parameters
-    ----------
-    prior
-        The process at the rows.
-    y
-        Labels 0 and 1 (rows,).
+    By Laplace's method: Rasmussen & Williams (2006), algorithm 3.1, with :math:`W^{1/2} (V V^\top
+    + \Lambda) W^{1/2} + I` inverted by Woodbury's identity. A Newton step that would lower the
+    density is halved until it does not.
     """
     signs = 2.0 * y - 1
     weights = values = np.zeros(len(y))

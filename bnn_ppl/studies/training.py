@@ -18,25 +18,13 @@ if TYPE_CHECKING:
 
 
 class Training(NamedTuple):
-    """How each fit of a study is trained and kept.
+    """How each fit of a study is trained and kept."""
 
-    Attributes
-    ----------
-    num_epochs, batch_size
-        Passes over the rows, and rows per step.
-    learning_rate
-        Learning rate of Adam at the first step; it falls to 0 along half a cosine.
-    folder
-        Where the runs go, each in a folder of its own; None keeps them in memory.
-    progress
-        Whether fits are announced and show a bar.
-    """
-
-    num_epochs: int
+    num_epochs: int  # passes over the rows
     batch_size: int
-    learning_rate: float
-    folder: Path | None
-    progress: bool
+    learning_rate: float  # of Adam at the first step; it falls to 0 along half a cosine
+    folder: Path | None  # where each run has a folder of its own; None keeps them in memory
+    progress: bool  # whether fits are announced and show a bar
 
 
 def check_study(data: DataSet, training: Training, seed: int) -> None:

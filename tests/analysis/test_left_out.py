@@ -101,6 +101,15 @@ def test_rows_that_a_chain_holds_out_count_until_it_takes_them_in():
     assert held_out(posterior, _draws(early, **every)) is None
 
 
+def test_the_best_of_noisy_scores_is_not_too_good():
+    posterior = bnn.condition(slopes, (np.ones((4000, 3)), np.ones(4000)))
+    scores = np.pad(RNG.normal(-1, 0.3, (2, 400)), ((0, 0), (80, 0)), constant_values=5.0)
+    warmup = {"held_out_lp": scores, "n_steps": np.ones_like(scores, int)}
+    options = {"every": 1, "num_warmup": 1000, "draws_from": "point", "batch_size": 100}
+    found = held_out(posterior, _draws(warmup, **options))
+    np.testing.assert_allclose([found.last, found.best], 1.0, atol=0.07)
+
+
 def _draws(warmup, every=10, **attrs):
     import xarray
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray
 from marks import quick_first
 
 import bnn_ppl as bnn
@@ -496,6 +497,19 @@ def test_labels_may_lose_less_than_numbers(classes, loss, far):
     assert ("far_from_start" in kinds(bnn.verdict(classes, draws))) == far
 
 
+def test_a_fit_is_unsure_only_where_held_out_rows_say_so_too(classes):
+    scales = {"posterior": {"scale": 1.0 + 0.01 * RNG.normal(size=(1, 50))}}
+    draws = draws_of_arrays(scales, {"draws_from": "gaussian", "thin": 0, "method": "mfvi"})
+    assert not kinds(bnn.verdict(classes, draws))
+    for nll, found in ((0.9, []), (0.4, ["unsure"])):
+        scored = xarray.Dataset(
+            {"held_out_nll": (("chain", "step"), [[nll]])}, coords={"step": [0]}
+        )
+        draws.attrs["settings"] = json.dumps({"rows_scored": "900, held out"})
+        draws["warmup_sample_stats"] = scored
+        assert kinds(bnn.verdict(classes, draws)) == found
+
+
 def test_members_that_differ_are_a_note(posterior):
     members = fitted(slope=np.array([[1.9], [1.97], [2.03], [2.1]]), training_ended=1)
     found = bnn.verdict(posterior, members)
@@ -507,14 +521,19 @@ def test_members_that_differ_are_a_note(posterior):
 
 
 @pytest.mark.thorough
-def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise():
+def test_points_of_many_weights_to_few_rows_are_said_to_understate_a_learnt_noise():
     few = bnn.condition(line, (X[:9], Y[:9]))  # 2 weights
-    found = bnn.verdict(few, fitted())
+    point = fitted()
+    point.attrs["draws_from"] = "point"
+    found = bnn.verdict(few, point)
     assert found.converged and "narrow" in kinds(found)
     assert "a fit of 2 weights to 9 rows understates the noise" in found.text
     assert "narrow" not in kinds(bnn.verdict(few, drawn()))  # a sampler averages over the fits
+    assert "narrow" not in kinds(bnn.verdict(few, fitted()))  # and so does a Gaussian, unless it
+    path = fitted(settings=json.dumps({"inner": "descent"}))  # is of a path of points
+    assert "narrow" in kinds(bnn.verdict(few, path))
     many = bnn.condition(line, (X[:10], Y[:10]))
-    assert "narrow" not in kinds(bnn.verdict(many, fitted()))
+    assert "narrow" not in kinds(bnn.verdict(many, point))
 
     def known(x, y=None):
         slope = numpyro.sample("slope", dist.Normal(0, 2).expand([3]).to_event(1))
@@ -524,7 +543,7 @@ def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise(
     draws = draws_of_arrays(
         {"posterior": {"slope": 2 + 0.01 * RNG.normal(size=(2, 9, 3))}}, {"thin": 0}
     )
-    draws.attrs["draws_from"] = "gaussian"
+    draws.attrs["draws_from"] = "point"
     assert "narrow" not in kinds(bnn.verdict(bnn.condition(known, (X[:9], Y[:9])), draws))
 
 

@@ -27,10 +27,11 @@ from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
 from bnn_ppl.cli.commands.run import _sample_in_free_folder
 from bnn_ppl.cli.kept_searches import _same, kept_search
-from bnn_ppl.cli.problem.build import model_of
+from bnn_ppl.cli.problem.build import conditioned, model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.signatures import first_paragraph, flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
@@ -244,7 +245,7 @@ def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--json", "--folder", "a"])
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     told = [line for line in told if line["phase"] != "compiling"]  # unless kept by another test
-    assert told[0]["phase"] == "warmup"
+    assert [line["phase"] for line in told[:2]] == ["prior_scale", "warmup"]
     assert told[-1]["phase"] == "draws" and told[-1]["done"] == told[-1]["total"] == 8
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--folder", "b"])
     assert "draws 8/8" in capsys.readouterr().err
@@ -854,8 +855,14 @@ def test_the_version(capsys):
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of csgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
         (["run", "swag", "--kl-warmup-epochs", "2"], "got --kl-warmup-epochs for swag, exp"),
-        (["run", "vogn", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
-        (["run", "mfvi", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
+        *(
+            (["run", name, "--kl-warmup-epochs", "2"], f"epochs 2 for {name} without --learning-")
+            for name in ("vogn", "mfvi")
+        ),
+        (
+            ["run", "sghmc", "--rate-schedule", "cyclical", "--exploration", "0.5"],
+            "got --exploration 0.5 for sghmc without --step-size, expected one",
+        ),
         (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
         (["run", "swag", "--collect-from", "9"], "got collect_from=9 without a learning rate"),
         (
@@ -993,6 +1000,17 @@ def test_what_a_command_finds_is_stored_and_not_searched_for_again(
     cli.main(command)
     assert f"found  {found.in_words()}" in capsys.readouterr().out
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
+
+
+def test_several_processes_say_what_they_do_not_search_for(monkeypatch, capsys):
+    monkeypatch.setattr(structure, "LEAST_ROWS", 200)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    problem = Problem()
+    with_found(problem, *conditioned(problem), progress=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "hidden layers and noise: as usual, since a search runs in one process only",
+        "prior scale 1.414: the usual one, since a search runs in one process only",
+    ]
 
 
 @pytest.mark.thorough

@@ -206,16 +206,19 @@ def test_help_names_each_likelihood():
 def test_another_noise_is_named_where_errors_are_not_those_of_one_gaussian():
     data = SimpleNamespace(num_classes=None)
 
-    def told(middle, third, choice=None, verdict="converged", **options):
-        table = pandas.DataFrame(
-            {"by": ["", "50 % intervals", "input a"], "finding": ["", middle, third]}
-        )
-        found = noises_to_compare(Problem.of(**options), data, table, verdict, choice)
+    def told(middle, third, choice=None, other="", converged=1, verdict="converged", **options):
+        by = ["", "50 % intervals", "input a", "input a"]
+        table = pandas.DataFrame({"output": "", "by": by, "finding": ["", middle, third, other]})
+        judged = {"verdict": verdict, "converged": converged}
+        found = noises_to_compare(Problem.of(**options), data, table, judged, choice)
         return re.findall(r"--\w+ (\w+)", found)
 
     assert told("", "") == told("", "too wide") == told("too narrow", "") == []
     assert told("too wide", "") == ["student_t", "heteroscedastic"]
     assert told("too wide", "too narrow") == ["heteroscedastic", "student_t"]
+    assert told("", "too narrow") == ["heteroscedastic", "student_t"]
+    assert told("", "too narrow", other="too narrow") == told("too narrow", "too narrow") == []
+    assert told("too wide", "too narrow", converged=0) == []
     assert told("too wide", "", verdict="converged; note: the noise is at its floor of 0.02") == []
     assert told(
         "too wide", "", "50; log score of a held-out row: 50 -1, 50 heteroscedastic -1"

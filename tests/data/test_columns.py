@@ -17,6 +17,7 @@ from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.standardise import in_own_units
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
+from bnn_ppl.data.tables.finding import in_words
 from bnn_ppl.data.tables.new_rows import given_new_rows, read_new_rows
 from bnn_ppl.data.tables.roles import apart
 
@@ -219,6 +220,45 @@ def test_too_few_groups_are_called_so(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             data.load(saved(tmp_path, table), columns=columns, split=split)
+
+
+def test_a_column_that_counts_the_rows_is_an_input_where_it_is_named(tmp_path):
+    table = pd.DataFrame({"index": np.arange(60), "size": TABLE["size"], "price": TABLE["price"]})
+    file = saved(tmp_path, table)
+    assert data.load(file).encoding.names_of_x == ["size"]
+    for columns in (data.Columns(time="index"), data.Columns(only=("index", "size"))):
+        assert data.load(file, columns=columns).encoding.names_of_x == ["index", "size"]
+
+
+def test_negative_numbers_of_accounts_are_read_and_cells_that_are_none_are_named(tmp_path):
+    cells = [f"{k}.5" for k in range(54)] + ["(2.5)", "1,250.75-", "\u22123", "<0.5", "", "7"]
+    table = pd.DataFrame({"flow": cells, "size": TABLE["size"], "price": TABLE["price"]})
+    found = data.load(saved(tmp_path, table), subset=None, split=0, dtype=np.float64)
+    x = np.concatenate([found.train.x, found.test.x]) * found.x_scale + found.x_mean
+    np.testing.assert_allclose(np.sort(x[:, 0])[:3], [-1250.75, -3, -2.5])
+    column = found.encoding.inputs[0]
+    assert column.remark == "has unreadable cells, such as '<0.5'" and column.empty == 2
+    told = in_words(found.encoding)
+    assert "flow has unreadable cells, such as '<0.5'" in told
+    assert "empty or unreadable cells filled by" in told
+    assert from_json(json.loads(json.dumps(to_json(found.encoding)))) == found.encoding
+
+
+def test_per_cent_signs_in_some_cells_alone_are_named(tmp_path):
+    shares = ["97.3%", "0.974"] * 30
+    table = pd.DataFrame({"share": shares, "price": TABLE["price"]})
+    told = in_words(data.load(saved(tmp_path, table)).encoding)
+    assert "share has '97.3%' beside '0.974', both read without the %" in told
+
+
+def test_a_category_with_many_values_is_taken_where_it_is_named(tmp_path):
+    stores = np.repeat([f"store {k}" for k in range(120)], 10)
+    table = pd.DataFrame({"store": stores, "size": np.arange(1200) % 7, "price": np.arange(1200.0)})
+    file = saved(tmp_path, table)
+    told = in_words(data.load(file).encoding)
+    assert "'store' (120 different texts in 1200 rows; named as categorical, an input)" in told
+    found = data.load(file, columns=data.Columns(categorical=("store",))).encoding
+    assert len(found.inputs[0].categories) > 110
 
 
 def test_two_orders_of_days_and_months_in_a_time_are_named(tmp_path):

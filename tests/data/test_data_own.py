@@ -188,6 +188,7 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("a,b\na,b\nb,b\n", {}, "got a first line a,b, each of which is also a value of its col"),
         ("a,b\n1,yes\n3,yes\n", {}, "got one class in all rows, expected at least two"),
         ("a\n1\n", {}, "got one column, expected at least two; separate them by commas$"),
+        ("# of May\n1\n", {}, "got one column, .*; remove line 1, a comment$"),
         ("", {}, "got an empty file"),
         ("a,b\n", {}, "got 0 rows in .*expected at least 2"),
         ("a,b\n1,2\n3,4\n", {"target": "d"}, "target='d', expected one of the columns a, b;"),

@@ -519,6 +519,10 @@ def test_a_subset_without_one_of_two_classes_knows_both(tmp_path):
         (range(1000), None),
         (np.exp(np.linspace(-4, 4, 60)) + 0.001, "y is positive with a long right tail (skewness "),
         (-np.exp(np.linspace(-4, 4, 60)), None),
+        (
+            np.r_[np.full(25, 1e-8), np.exp(np.linspace(0, 5, 35))],
+            None,
+        ),  # zeros of single precision
         (np.exp(np.exp(np.linspace(0, 3.5, 60))), None),  # whose logarithm has one too
     ],
 )
@@ -626,7 +630,7 @@ def test_true_and_false_are_numbers_where_training_rows_had_1_and_0(tmp_path):
 
 def test_numbers_of_a_category_type_are_categories():
     frame = pd.DataFrame({"a": pd.Categorical([3, 1, 2] * 4), "b": [1.5, 2, 3] * 4})
-    found = kinds_of(as_text(frame, "row {}".format), ())
+    found = kinds_of(as_text(frame, "row {}".format), data.Columns())
     assert {name: own.kind for name, own in found.items()} == {"a": "category", "b": "number"}
 
 

@@ -81,6 +81,35 @@ def test_a_factory_starts_each_chain_elsewhere_and_a_ready_module_does_not():
         np.testing.assert_array_equal(initial(ready, seed), ready.layers[0].kernel[...])
 
 
+class RandomFeatures(nnx.Module):
+    def __init__(self, *, rngs):
+        self.directions = jax.random.normal(rngs.params(), (3, 4))
+        self.output = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.output(jnp.sin(x @ self.directions))
+
+
+def test_random_features_are_the_same_in_all_traces():
+    ready = RandomFeatures(rngs=nnx.Rngs(0))
+    _, sites = trace(ready)
+    values = {name: site["value"] for name, site in sites.items()}
+
+    def outputs(net, key=None):
+        program = handlers.substitute(
+            partial(bnn.random_network, "net", net, dist.Normal()), values
+        )
+        program = program if key is None else handlers.seed(program, key)
+        return program()(X)
+
+    expected = outputs(ready)
+    for net in (RandomFeatures, ready):
+        for key in (None, jax.random.key(1)):
+            np.testing.assert_allclose(outputs(net, key), expected, rtol=1e-5)
+            found = jax.jit(partial(outputs, net))(key)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_a_density_initialises_no_weights_of_our_networks():
     def own(*, rngs):
         return MLP(rngs=rngs)

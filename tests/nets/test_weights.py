@@ -13,8 +13,8 @@ from flax import linen, nnx
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.networks import with_weights
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.trained import with_weights
 
 NET = partial(bnn.nets.MLP, 3, (4,), 2)
 LAYERS = ["layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.kernel"]

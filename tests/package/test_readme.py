@@ -1,5 +1,7 @@
 """Programs and commands of the README and the docs run as printed, with fewer draws."""
 
+import ast
+import builtins
 import re
 import shlex
 from glob import glob
@@ -80,6 +82,25 @@ def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out and all(word in out for word in PRINTED.get(page, ()))
     plt.close("all")
+
+
+def names_undefined(page):
+    """Names that the programs of a page use and define nowhere; fragments are marked as py."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    nodes = list(ast.walk(ast.parse("\n".join(blocks))))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known = {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(dir(builtins))
+    known |= {(n.asname or n.name).split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+    known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    return {node.id for node in names} - known
+
+
+def test_programs_of_the_docs_define_what_they_use():
+    pages = [README, *(path for path in DOCS.rglob("*.md") if "build" not in path.parts)]
+    assert len(pages) > 40
+    undefined = {page.name: names_undefined(page) for page in pages}
+    assert {name: found for name, found in undefined.items() if found} == {}
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():

@@ -31,9 +31,9 @@ from programs.by_name import (
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.quantiles import cdf_at
+from bnn_ppl.model.likelihoods.censored import log_survival
 from bnn_ppl.model.likelihoods.likelihood import from_json, to_json
-from bnn_ppl.model.likelihoods.positive.censored import log_survival
-from bnn_ppl.model.likelihoods.real.piecewise_normal import PiecewiseNormal
+from bnn_ppl.model.likelihoods.piecewise_normal import PiecewiseNormal
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 LIKELIHOODS = bnn.likelihoods.LIKELIHOODS

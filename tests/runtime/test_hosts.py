@@ -171,7 +171,7 @@ def test_processes_read_all_rows_of_a_stream_for_their_own_chains(monkeypatch, t
     assert all(one["error"].startswith("got num_chains=1 for hmc on a stream") for one in told)
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "hosts.md"
 SOME_RUN = """
 import bnn_ppl as bnn
 from functools import partial
@@ -185,7 +185,7 @@ method = bnn.hmc(posterior, 0.01, 0.05)
 @pytest.mark.slow
 def test_the_programs_of_the_page_about_hosts_run(tmp_path):
     """As printed, with fewer draws: eight devices in one process, and a process on each host."""
-    devices, mesh, script = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    devices, mesh, script = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)
     eight = devices.replace("os.cpu_count()", "8")
     shown = "\nprint(draws.posterior.sizes['chain'], draws.attrs['devices'])"
     done = start("-c", eight + SOME_RUN + mesh + shown, env=environment())

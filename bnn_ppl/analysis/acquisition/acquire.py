@@ -9,6 +9,7 @@ import numpy as np
 from bnn_ppl.analysis.acquisition import scores as by
 from bnn_ppl.analysis.acquisition.scores import Array
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
@@ -20,6 +21,8 @@ from bnn_ppl.storage.inference_data import equally_weighted, evenly
 if TYPE_CHECKING:
     import arviz
     import pandas
+
+Given = tuple[int, by.Allow, Array]  # how many rows to take, and which may be
 
 Score = Literal["bald", "batchbald", "epig", "variance", "ei", "ucb", "thompson"]
 
@@ -125,15 +128,15 @@ def acquire(
     kept = equally_weighted(draws, _MOST_DRAWS)
     kind, values = _functions(posterior, kept, pool)
     by_score = _checked(score, kind, num, values, minimise)
-    allow, allowed = _unlike(pool, num)
+    given = num, *_unlike(pool, num)
     if kind == "probs":
         wanted = _some(pool, targets) if by_score == "epig" else None
         of_targets = None if wanted is None else _functions(posterior, kept, wanted)[1]
-        chosen = _of_classes(by_score, values, of_targets, num, allow, allowed)
+        chosen = _of_classes(by_score, values, of_targets, given)
         predicted = {"class": values.mean(0).argmax(1), "probability": values.mean(0).max(1)}
     else:
         at = posterior, kept, pool, targets
-        chosen = _of_numbers(by_score, values, at, num, allow, allowed, minimise, seed)
+        chosen = _of_numbers(by_score, values, at, given, minimise, seed)
         predicted = {"mean": values.mean(0), "sd": values.std(0)}
     rows = [row for row, _ in chosen]
     columns = {"score": [value for _, value in chosen]}
@@ -142,11 +145,7 @@ def acquire(
 
 
 def _functions(posterior: Posterior, draws: Any, x: Any) -> tuple[str, Array]:
-    if posterior.rows.targets is not None:
-        raise ValueError(
-            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
-            "site: acquire for each by bnn_ppl.of_site"
-        )
+    check_one_site(posterior, "acquire for each")
     ((kind, values),) = function_draws(posterior, draws, x)["posterior"].items()
     found = values.values.reshape(-1, *values.shape[2:]).astype(float)
     if found.ndim != 2 + (kind == "probs"):
@@ -191,43 +190,38 @@ def _some(pool: Any, targets: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[chosen], x)
 
 
-def _of_classes(
-    score: str, probs: Array, targets: Array | None, num: int, allow: by.Allow, allowed: Array
-) -> by.Chosen:
+def _of_classes(score: str, probs: Array, targets: Array | None, given: Given) -> by.Chosen:
     if score == "batchbald":
-        return by.batch_bald(probs, num, allow, allowed)
+        return by.batch_bald(probs, *given)
     found = by.bald(probs) if targets is None else by.epig_of_classes(probs, targets)
-    return by.top(found, num, allow, allowed)
+    return by.top(found, *given)
 
 
 def _of_numbers(
     score: str,
     means: Array,
     at: tuple[Posterior, Any, Any, Any],
-    num: int,
-    allow: by.Allow,
-    allowed: Array,
+    given: Given,
     minimise: bool,
     seed: int,
 ) -> by.Chosen:
     posterior, draws, pool, targets = at
     sign = -1.0 if minimise else 1.0
     if score == "thompson":
-        return _signed(by.thompson(sign * means, num, allow, allowed, seed), sign)
+        return _signed(by.thompson(sign * means, *given, seed), sign)
     if score == "ei":
-        best = _largest_y(posterior, sign)
-        return by.expected_improvement(sign * means, best, num, allow, allowed)
+        return by.expected_improvement(sign * means, _largest_y(posterior, sign), *given)
     noise = _noise(posterior, draws, pool)
     if score == "epig":
         x = _some(pool, targets)
         others = _functions(posterior, draws, x)[1], _noise(posterior, draws, x)
-        return by.top(by.epig_of_numbers(means, noise, *others), num, allow, allowed)
+        return by.top(by.epig_of_numbers(means, noise, *others), *given)
     functions, average = by.Gaussian(means, noise), sign * means.mean(0)
     scores: dict[str, Callable[[by.Gaussian], Array]] = {
         "variance": lambda functions: functions.variance,
         "ucb": lambda functions: average + _WIDTH * np.sqrt(functions.variance),
     }
-    found = by.by_variance(functions, scores[score], num, allow, allowed)
+    found = by.by_variance(functions, scores[score], *given)
     return found if score == "variance" else _signed(found, sign)
 
 

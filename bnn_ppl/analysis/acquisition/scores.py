@@ -17,11 +17,11 @@ def _entropy(p: Array, axis: int = -1) -> Array:
 
 
 def top(scores: Array, num: int, allow: Allow, allowed: Array) -> Chosen:
-    """Take the rows of the highest scores."""
+    """Take the rows of the highest scores: (row,), or other ones each time (num, row)."""
     found: Chosen = []
-    for _ in range(num):
-        best = int(np.argmax(np.where(allowed, scores, -np.inf)))
-        found.append((best, float(scores[best])))
+    for each in np.broadcast_to(scores, (num, scores.shape[-1])):
+        best = int(np.argmax(np.where(allowed, each, -np.inf)))
+        found.append((best, float(each[best])))
         allowed = allowed & allow(best)
     return found
 
@@ -163,9 +163,5 @@ def expected_improvement(
 
 def thompson(means: Array, num: int, allow: Allow, allowed: Array, seed: int) -> Chosen:
     """Take the best row of one draw each, of draws at random."""
-    found: Chosen = []
-    for draw in np.random.default_rng(seed).permutation(len(means))[np.arange(num) % len(means)]:
-        best = int(np.argmax(np.where(allowed, means[draw], -np.inf)))
-        found.append((best, float(means[draw, best])))
-        allowed = allowed & allow(best)
-    return found
+    draws = np.random.default_rng(seed).permutation(len(means))[np.arange(num) % len(means)]
+    return top(means[draws], num, allow, allowed)

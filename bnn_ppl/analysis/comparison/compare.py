@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.comparison.compare_errors import Side, bootstrap_errors, noise_floor, sides
+from bnn_ppl.analysis.comparison.compare_errors import bootstrap_errors, noise_floor, sides
 from bnn_ppl.analysis.comparison.compare_inputs import (
     UNNAMED,
     ByMethod,
@@ -17,23 +17,17 @@ from bnn_ppl.analysis.comparison.compare_inputs import (
     check_comparable,
     check_names,
     errors_named,
+    fit_temperatures,
     reference_variables,
     rows_of,
     variables_by_method,
 )
-from bnn_ppl.analysis.comparison.compare_sites import compared_by_site
+from bnn_ppl.analysis.comparison.compare_sites import check_sites, joined, of_known_rows
 from bnn_ppl.analysis.comparison.compare_tables import table_of
-from bnn_ppl.analysis.comparison.compare_temperatures import fit_temperatures
-from bnn_ppl.analysis.comparison.row_scores import (
-    RowScores,
-    Scores,
-    row_distances,
-    row_scores,
-    scores_of,
-)
+from bnn_ppl.analysis.comparison.row_scores import RowScores, row_distances, row_scores, scores_of
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.ensemble_spread import are_fits
-from bnn_ppl.analysis.metrics.inputs import Array, Prediction, numbered_as_in
+from bnn_ppl.analysis.metrics.inputs import Prediction, numbered_as_in
 
 if TYPE_CHECKING:
     import arviz
@@ -117,10 +111,14 @@ def compare(
         prediction or y is invalid, or ``validation`` leaves no rows to fit or to score.
     """
     if isinstance(y, Mapping):
-        options = {"validation": validation, "by_chain": by_chain, "scale": scale}
+        check_sites(predictions, y, scale, validation=validation, by_chain=by_chain)
+        options: dict[str, Any] = {"draws": draws, "function_rhat": function_rhat}
         options["standard_errors"] = standard_errors
-        of_runs = {"draws": draws, "function_rhat": function_rhat}
-        return compared_by_site(compare, predictions, y, reference, of_runs, options)
+        tables = {
+            site: compare(*of_known_rows(predictions, own, reference, site), **options)
+            for site, own in y.items()
+        }
+        return joined(tables, predictions, reference)
     methods = variables_by_method(predictions)
     y = numbered_as_in(predictions.values(), y)
     target = reference_variables(reference, methods)
@@ -153,15 +151,8 @@ def compare(
             rows[name] |= {f"{score}_se": error for score, error in spread.items()}
     rows = {name: rows[name] | rhats.get(name, {}) | costs.get(name, {}) for name in methods}
     table = table_of(rows, named, reference_scores)
-    table.attrs["noise_floor"] = _floor(against, chosen, scale)
+    table.attrs["noise_floor"] = noise_floor(against, chosen, scale)
     return table
-
-
-def _floor(against: Side | None, rows: Array, scale: ArrayLike) -> Scores:
-    """Distances between halves of the reference's chains."""
-    return noise_floor(
-        against, lambda p, q: scores_of(row_distances(rows_of(p, rows), rows_of(q, rows), scale))
-    )
 
 
 def _by_method(

@@ -6,15 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis.comparison.compare_inputs import (
     ByMethod,
     Variables,
     check_names,
+    rows_of,
     variables_of,
 )
-from bnn_ppl.analysis.comparison.row_scores import RowScores, Scores, scores_of, scores_of_resamples
+from bnn_ppl.analysis.comparison.row_scores import (
+    RowScores,
+    Scores,
+    row_distances,
+    scores_of,
+    scores_of_resamples,
+)
 from bnn_ppl.analysis.comparison.standard_errors import variance_of_share, widened, widened_for_rows
 from bnn_ppl.analysis.metrics.inputs import PIT_ENDS, Array
 
@@ -53,11 +61,12 @@ def _check_chain(name: str, chain: Variables, whole: Variables) -> None:
         )
 
 
-def noise_floor(target: Side | None, distances: Callable[[Variables, Variables], Scores]) -> Scores:
+def noise_floor(target: Side | None, rows: Array, scale: ArrayLike) -> Scores:
     """Distances between two halves of the reference's chains, every second one and the others."""
     if target is None or not target.chains:
         return {}
-    return distances(mixture(target.chains[::2]), mixture(target.chains[1::2]))
+    half, other = (rows_of(mixture(target.chains[first::2]), rows) for first in (0, 1))
+    return scores_of(row_distances(half, other, scale))
 
 
 def bootstrap_errors(
@@ -66,19 +75,11 @@ def bootstrap_errors(
     """Bootstrap the scores over rows, the chains of the prediction and those of the reference.
 
     The part of few chains is widened as of `standard_errors`. That of the rows of a share, such as
-    an accuracy, has a closed form, for a bootstrap finds no error in a share of 0 or 1.
+    an accuracy, has a closed form, for a bootstrap finds no error in a share of 0 or 1. What is
+    given is the root of the sum of the variances of the parts; NaN where a score is not finite.
 
-    Parameters
-    ----------
-    by_row
-        Function of a prediction and the reference that scores each row.
-    side, target
-        The prediction and the reference; the same object where one is the other.
-
-    Returns
-    -------
-    dict of str to float
-        The root of the sum of the variances of the parts; NaN where a score is not finite.
+    `by_row` scores each row of a prediction, given the reference; `side` and `target` are the same
+    object where the prediction is the reference.
     """
     rng = np.random.default_rng(_SEED)
     reference = None if target is None else target.variables
@@ -89,17 +90,15 @@ def bootstrap_errors(
     for name, each in rows.by_row.items():
         total[name] *= widened_for_rows(each.reshape(num_rows, -1).mean(1)) ** 2
     total |= _of_shares(rows, side is target)
-
-    def score(mixed: Variables, other: Variables | None) -> Scores:
-        return scores_of(by_row(mixed, other))
-
-    if side.chains and side is not target:
-        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, reference), rng))
-    elif side.chains:  # at no distance from itself, however few its chains
-        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, None), rng))
+    other = None if side is target else reference  # at no distance from itself
+    if side.chains:
+        of_side = _over(side.chains, lambda mixed: scores_of(by_row(mixed, other)), rng)
+        total = _plus(total, of_side)
     if target is not None and target.chains and side is not target:
-        by_target = _over(target.chains, lambda mixed: score(side.variables, mixed), rng)
-        total = _plus(total, by_target)
+        of_target = _over(
+            target.chains, lambda mixed: scores_of(by_row(side.variables, mixed)), rng
+        )
+        total = _plus(total, of_target)
     return {name: float(np.sqrt(variance)) for name, variance in total.items()}
 
 
@@ -142,11 +141,10 @@ def _over(
 
 def _of_shares(rows: RowScores, itself: bool) -> Scores:
     """Variances of the shares of rows; a prediction agrees with itself without an error."""
-    shares = {name: each for name, each in rows.by_row.items() if each.dtype == bool}
     return {
         name: variance_of_share(each.reshape(len(each), -1).mean(1))
-        for name, each in shares.items()
-        if not (itself and name == "agreement")
+        for name, each in rows.by_row.items()
+        if each.dtype == bool and not (itself and name == "agreement")
     }
 
 

@@ -1,6 +1,6 @@
 """Comparisons of predictions of several observed sites: a part of the table for each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 _COSTS = "rhat_median", "rhat_max", "seconds", "gradient_evaluations", "num_chains", "num_draws"
 
 
-def compared_by_site(
-    compare: Callable[..., "pandas.DataFrame"],
-    predictions: Mapping[str, Any],
-    y: Mapping[str, ArrayLike],
-    reference: Any,
-    costs: Mapping[str, Any],
-    options: Mapping[str, Any],
+def of_known_rows(
+    predictions: Mapping[str, Any], y: ArrayLike, reference: Any, site: str
+) -> tuple[dict[str, Any], ArrayLike, Any]:
+    """Give predictions, targets and reference of a site, of the rows whose target is known."""
+    own = {name: known_rows(of_one_site(each, site), y)[0] for name, each in predictions.items()}
+    if reference is not None and not isinstance(reference, str):
+        reference = known_rows(of_one_site(reference, site), y)[0]
+    return own, known_rows(np.asarray(y), y)[1], reference
+
+
+def joined(
+    tables: Mapping[str, "pandas.DataFrame"], predictions: Mapping[str, Any], reference: Any
 ) -> "pandas.DataFrame":
     """Join the tables of the sites, whose scores are named as in ``label: accuracy``.
 
@@ -29,19 +34,11 @@ def compared_by_site(
     """
     import pandas as pd
 
-    _check(predictions, y, options)
     parts, attrs = [_joint(predictions)], {"better": {"nll": "lower"}, "reference_scores": {}}
     attrs["noise_floor"] = {}
-    of_runs = pd.DataFrame()
-    for site, values in y.items():
-        own = {name: _known(each, site, values) for name, each in predictions.items()}
-        named = reference is None or isinstance(reference, str)
-        target = reference if named else _known(reference, site, values)
-        values = known_rows(np.asarray(values), values)[1]
-        table = compare(own, values, target, standard_errors=options["standard_errors"], **costs)
+    for site, table in tables.items():
         of_runs = table[[name for name in _COSTS if name in table]]
-        scores = table.drop(columns=list(of_runs))
-        parts.append(scores.add_prefix(f"{site}: "))
+        parts.append(table.drop(columns=list(of_runs)).add_prefix(f"{site}: "))
         for name, known in attrs.items():
             of_scores = {k: v for k, v in table.attrs[name].items() if k not in of_runs}
             known |= {f"{site}: {score}": value for score, value in of_scores.items()}
@@ -50,11 +47,6 @@ def compared_by_site(
     found.attrs = attrs | {"reference": reference if isinstance(reference, str) else None}
     found.attrs["better"] = {k: v for k, v in (attrs["better"] | better).items() if k in found}
     return found
-
-
-def _known(prediction: Any, site: str, y: ArrayLike) -> Any:
-    """Give the prediction of a site, of the rows whose target is known."""
-    return known_rows(of_one_site(prediction, site), y)[0]
 
 
 def _joint(predictions: Mapping[str, Any]) -> "pandas.DataFrame":
@@ -66,18 +58,19 @@ def _joint(predictions: Mapping[str, Any]) -> "pandas.DataFrame":
     return pd.DataFrame({"nll": scores})
 
 
-def _check(
-    predictions: Mapping[str, Any], y: Mapping[str, Any], options: Mapping[str, Any]
+def check_sites(
+    predictions: Mapping[str, Any], y: Mapping[str, Any], scale: ArrayLike, **of_one: Any
 ) -> None:
+    """Refuse sites that are not predicted, and options that are `of_one` site alone."""
     if not y:
         raise ValueError("got y without a site, expected a dict by site: give y as predict had it")
-    for name in ("validation", "by_chain"):
-        if options[name] is not None:
+    for name, option in of_one.items():
+        if option is not None:
             raise ValueError(
                 f"got {name}= with y of several observed sites, expected y of one: compare the "
                 "predictions of bnn_ppl.of_site"
             )
-    if np.any(np.asarray(options["scale"]) != 1):
+    if np.any(np.asarray(scale) != 1):
         raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
     for name, each in predictions.items():
         missing = [s for s in y if not any(str(own).startswith(f"{s}_") for own in each)]

@@ -55,9 +55,10 @@ def table_of(
     there = dict.fromkeys(itertools.chain(*rows.values()))
     columns = [column for name in HEADINGS for column in there if _score(column) == name]
     columns = [each for column in columns for each in (column, f"{column}_se") if each in there]
+    ranked = [each for each in columns if each not in NEITHER and not each.endswith("_se")]
     table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
     table.attrs = {
-        "better": {column: _better(column) for column in columns if _is_ranked(column)},
+        "better": {column: _better(column) for column in ranked},
         "reference": reference,
         "reference_scores": reference_scores,
     }
@@ -76,15 +77,6 @@ def with_errors(table: pandas.DataFrame) -> pandas.DataFrame:
 def _with_error(value: float, error: float) -> str:
     known = "" if np.isnan(error) else f" ± {in_words(error, 2)}"
     return "" if np.isnan(value) else in_words(value, 4) + known
-
-
-def _is_ranked(column: str) -> bool:
-    return column not in NEITHER and not column.endswith("_se")
-
-
-def _is_error(column: str, table: pandas.DataFrame) -> bool:
-    """Whether a column holds the standard errors of another one of the table."""
-    return column.endswith("_se") and column.removesuffix("_se") in table
 
 
 def _better(column: str) -> Better:
@@ -150,7 +142,8 @@ def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
     # the numbers and the bold to format all the same.
     if digits < 1:
         raise ValueError(f"got digits={digits}, expected 1 or more; 4 is usual")
-    columns = [each for each in table if not _is_error(each, table)]
+    errors = {f"{column}_se" for column in table}
+    columns = [column for column in table if column not in errors]
     cells = {column: _cells(table, column, digits) for column in columns}
     head = ["Method", *(_heading(table, column) for column in columns)]
     body = [[_escaped(name), *(cells[column][name] for column in columns)] for name in table.index]

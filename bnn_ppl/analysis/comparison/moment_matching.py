@@ -96,14 +96,7 @@ def _ratio(weighted: Array, variance: Array) -> Array:
 class Mover:
     """The draws of a posterior, and what is needed to move them: one for all rows left out.
 
-    Parameters
-    ----------
-    posterior
-        The posterior that was sampled.
-    draws
-        Of which :func:`cannot_move` says nothing.
-    efficiency
-        How many independent draws one is worth.
+    Of these :func:`cannot_move` says nothing; each is worth `efficiency` independent draws.
     """
 
     def __init__(self, posterior: Posterior, draws: Any, efficiency: float) -> None:
@@ -115,7 +108,7 @@ class Mover:
         self._log_density = self._at(self._positions, 0)[0]
 
     def without(self, row: int, count: float, known: Weighted, threshold: float) -> Weighted | None:
-        """Move the draws for a row, by its number; None if that lowers k not at all.
+        """Move draws of `known` weights for a row that counts so often; None if k does not fall.
 
         The implicitly adaptive importance sampling of Paananen, Piironen, Bürkner and Vehtari
         (2021, Statistics and Computing 31:16): draws are shifted by the change of the weighted
@@ -127,17 +120,6 @@ class Mover:
         the paper: chains of a network stand in modes that differ by a permutation of units, and
         their common mean is in none. The weights are those of importance sampling of a draw
         together with the number of its chain, and as right.
-
-        Parameters
-        ----------
-        row
-            Number of the row among the training rows.
-        count
-            How often the likelihood counts it.
-        known
-            Its weights as they are.
-        threshold
-            Of k, from which on a row's estimate is reliable.
         """
         moved, weights, k = Affine.identity(self._positions), known.log_weights, known.k
         any_step = False

@@ -27,18 +27,10 @@ Scores: TypeAlias = dict[str, float]
 
 
 class RowScores(NamedTuple):
-    """What each row gives to the scores.
+    """What each row gives to the scores: arrays (rows,) or (rows, outputs)."""
 
-    Attributes
-    ----------
-    by_row
-        Arrays (rows,) or (rows, outputs), whose means are the scores, or the square of an rmse.
-    confidence, hit
-        Of classes, for the expected calibration error, which is no such mean, of the same shapes;
-        else None.
-    """
-
-    by_row: dict[str, Array]
+    by_row: dict[str, Array]  # whose means are the scores, or the square of an rmse
+    # Of classes, for the expected calibration error, which is no such mean; of the same shapes.
     confidence: Array | None = None
     hit: Array | None = None
 
@@ -64,19 +56,13 @@ def row_scores(
 
 def row_distances(variables: Variables, target: Variables, scale: ArrayLike) -> RowScores:
     """Give the distances of two predictions in each row."""
+    both = variables, target
     if "probs" in variables:
-        return RowScores(
-            {
-                "agreement": agrees(variables, target),
-                "total_variation": total_variation_by_row(variables, target),
-            }
-        )
-    return RowScores(
-        {
-            "wasserstein_1": wasserstein_1_by_row(variables, target, scale),
-            "wasserstein_2": wasserstein_2_by_row(variables, target, scale),
-        }
-    )
+        found = {"agreement": agrees(*both), "total_variation": total_variation_by_row(*both)}
+    else:
+        found = {"wasserstein_1": wasserstein_1_by_row(*both, scale)}
+        found["wasserstein_2"] = wasserstein_2_by_row(*both, scale)
+    return RowScores(found)
 
 
 def scores_of(rows: RowScores) -> Scores:
@@ -88,23 +74,11 @@ def scores_of(rows: RowScores) -> Scores:
 
 
 def scores_of_resamples(rows: RowScores, resamples: Array) -> dict[str, Array]:
-    """Average over resampled rows, by counting how often each is in a resample.
-
-    Parameters
-    ----------
-    rows
-        What each row gives.
-    resamples
-        Numbers of rows, (resamples, rows).
-
-    Returns
-    -------
-    dict of str to array (resamples,)
-        Scores of each resample.
-    """
+    """Average over resampled rows (resamples, rows): scores of each resample, (resamples,)."""
     num_rows = resamples.shape[1]
     counts = np.stack([np.bincount(chosen, minlength=num_rows) for chosen in resamples])
     columns = [each.reshape(num_rows, -1).mean(1) for each in rows.by_row.values()]
+    # By how often each row is in a resample.
     means = counts.astype(float) @ np.stack(columns, axis=1) / num_rows
     found = {name: _root(name, means[:, at]) for at, name in enumerate(rows.by_row)}
     if rows.confidence is not None and rows.hit is not None:

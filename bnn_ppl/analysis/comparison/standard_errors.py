@@ -22,22 +22,10 @@ def widened(freedom: float) -> float:
 def error_of_mean(
     values: np.ndarray, stated: np.ndarray | None = None, worth: float = 0.0
 ) -> float:
-    """Estimate the standard error of the mean of independent values.
+    """Estimate the standard error of the mean of independent values (number,).
 
-    Parameters
-    ----------
-    values
-        (number,).
-    stated
-        The standard error of each value, known in another way: its mean square counts beside the
-        variance of the values.
-    worth
-        Degrees of freedom that it counts for.
-
-    Returns
-    -------
-    float
-        NaN for a single value of which none is stated.
+    Of errors `stated` for each value, known in another way, the mean square counts beside the
+    variance of the values, for `worth` degrees of freedom. NaN for a single value without one.
     """
     squares, freedom = float(((values - values.mean()) ** 2).sum()), len(values) - 1.0
     if stated is not None:

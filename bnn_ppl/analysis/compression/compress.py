@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.compression.features import Features, features_of
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 _STEP = 0.9  # from one number of draws that is tried to the next, in the last search
+_MOST_TRIED = 6  # numbers from one halving to the next: 0.9^7 is less than a half
 
 
 class Compressed(NamedTuple):
@@ -114,11 +116,7 @@ def compress(
 
 
 def _check(posterior: Posterior, total: int, tolerance: float, num_draws: int | None) -> None:
-    if posterior.rows.targets is not None:
-        raise ValueError(
-            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
-            "site: compress each by bnn_ppl.of_site"
-        )
+    check_one_site(posterior, "compress each")
     if total < 2:
         raise ValueError("got one draw, expected several to choose from: sample more")
     if not 0 < tolerance < math.inf:
@@ -166,30 +164,27 @@ def _table(
 
     def change(count: int) -> float:
         if count not in rows:
-            found = features.distances(_weights(order[:count], total))
+            found = features.distances(np.bincount(order[:count], minlength=total))
             spaced = [own[evenly(len(own), count // len(turns))] for own in turns]
-            others = features.distances(_weights(np.concatenate(spaced), total))
+            others = features.distances(np.bincount(np.concatenate(spaced), minlength=total))
             rows[count] = found | {"evenly": max(others.values())}
             report("comparing", len(rows), {})
         return max(v for name, v in rows[count].items() if name != "evenly")
 
-    halvings = _halvings(total, at_once)
-    with reporting(progress, len(halvings)) as report:
-        if num_draws is not None:
-            chosen = max(at_once, num_draws // at_once * at_once)
+    turns_of_all = total // at_once
+    halvings = [at_once * (turns_of_all >> k) for k in range(turns_of_all.bit_length())]
+    given = None if num_draws is None else max(at_once, num_draws // at_once * at_once)
+    most = len(halvings) + _MOST_TRIED if given is None else len({*halvings, given})
+    with reporting(progress, most) as report:
+        if given is None:
+            chosen = _fewest(halvings, change, tolerance)
+            tried = len(rows)
+            report("comparing", tried, {"ended_after": tried, "most_steps": most})
+        else:
+            chosen = given
             for count in (*halvings, chosen):
                 change(count)
-        else:
-            chosen = _fewest(halvings, change, tolerance)
     return pandas.DataFrame.from_dict(rows, "index").sort_index().rename_axis("draws"), chosen
-
-
-def _halvings(total: int, at_once: int) -> list[int]:
-    found, each = [], total // at_once
-    while each:
-        found.append(each * at_once)
-        each //= 2
-    return found
 
 
 def _fewest(halvings: list[int], change: Callable[[int], float], tolerance: float) -> int:
@@ -211,23 +206,14 @@ def _fewest(halvings: list[int], change: Callable[[int], float], tolerance: floa
     return fitting
 
 
-def _weights(chosen: np.ndarray, total: int) -> np.ndarray:
-    weights = np.zeros(total)
-    weights[chosen] = 1.0
-    return weights
-
-
 def _of_order(draws: Any, order: np.ndarray) -> "arviz.InferenceData":
     """Select draws by their numbers, chain after chain; those of a chain in their order."""
     sizes = draws["posterior"].sizes
     if sizes["draw"] == 1:
         kept: Any = draws.isel(chain=np.sort(order))
-        return _described(kept, draws)
-    number = np.sort(order) % sizes["draw"]
-    return _described(draws_at(draws, number.reshape(sizes["chain"], -1)), draws)
-
-
-def _described(kept: Any, draws: Any) -> Any:
+    else:
+        number = np.sort(order) % sizes["draw"]
+        kept = draws_at(draws, number.reshape(sizes["chain"], -1))
     stats = groups_of(kept).get("sample_stats")
     if stats is not None and "log_weight" in stats:
         kept = with_groups(kept, sample_stats=stats.drop_vars("log_weight"))

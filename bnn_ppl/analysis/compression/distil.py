@@ -10,6 +10,7 @@ from bnn_ppl.analysis.compression.inputs import Inputs, inputs_about
 from bnn_ppl.analysis.compression.student import Target, distances, student_of_numbers
 from bnn_ppl.analysis.compression.student_training import Taught, Trained, trained
 from bnn_ppl.analysis.prediction.predict import predict
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
@@ -138,11 +139,7 @@ def distil(
 
 def _check(posterior: Posterior, student: Posterior | None) -> None:
     for each in filter(None, (posterior, student)):
-        if each.rows.targets is not None:
-            raise ValueError(
-                f"got a model of {', '.join(each.rows.targets.names)}, expected one observed "
-                "site: distil each by bnn_ppl.of_site"
-            )
+        check_one_site(each, "distil each")
         if each.rows.batch_statistics is not None:
             raise ValueError(
                 "got a network with batch normalisation in train mode, expected one without: "

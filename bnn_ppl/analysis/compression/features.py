@@ -1,6 +1,7 @@
 """What draws predict at some rows, and how far the average of some is from that of all."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.per_draw import (
-    Array,
-    Tree,
-    compiled,
-    predictive_of,
-    probs_or_mean,
-)
+from bnn_ppl.analysis.prediction.per_draw import compiled, of_all, probs_or_mean, told_of_first
 from bnn_ppl.analysis.prediction.predict import function_draws
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import (
@@ -27,24 +22,16 @@ from bnn_ppl.analysis.prediction.quantiles import (
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 _LEAST_PROBABILITY = 1e-2  # of a class, in the sd of whether it comes about
 
 
 class Features(NamedTuple):
-    """What is to be kept by an average of fewer draws.
+    """What is to be kept by an average of fewer draws, in predictive standard deviations."""
 
-    Attributes
-    ----------
-    values : array (draws, numbers)
-        By draw, in predictive standard deviations: their average is to be that of all.
-    distances : callable
-        ``weights (draws,) -> {"mean": ..., "sd": ..., "quantile": ...}``: the largest changes at
-        any row, in predictive standard deviations, if draws have these weights.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # (draws, numbers): their average is to be that of all
+    # Of weights (draws,): the largest changes at any row of the "mean", "sd" and "quantile".
     distances: Callable[[np.ndarray], dict[str, float]]
 
 
@@ -53,24 +40,11 @@ def features_of(posterior: Posterior, draws: Any, x: Any) -> Features:
     posterior = predicting(posterior, draws)
     share = weights_of(draws).ravel()
     share = share / share.sum()
-    if _is_of_classes(posterior, draws, x):
+    sites = sites_to_predict(posterior, draws)
+    if told_of_first(posterior, sites, x, lambda law: probs_or_mean(law)[0]) == "probs":
         found = function_draws(posterior, draws, x)["posterior"]["probs"].values
         return _of_classes(found.reshape(len(share), -1).astype(float), share)
-    return _of_numbers(posterior, draws, x, share)
-
-
-def _is_of_classes(posterior: Posterior, draws: Any, x: Any) -> bool:
-    sites = sites_to_predict(posterior, draws)
-    first = {site: values[0, 0].values for site, values in sites.items()}
-    found: list[str] = []
-
-    def look(values: Tree, x: Tree) -> Array:
-        name, centre = probs_or_mean(predictive_of(posterior)(values, x))
-        found.append(name)
-        return centre
-
-    jax.eval_shape(look, first, x)
-    return found[0] == "probs"
+    return _of_numbers(posterior, sites, weights_of(draws), x)
 
 
 def _of_classes(probs: np.ndarray, share: np.ndarray) -> Features:
@@ -84,14 +58,16 @@ def _of_classes(probs: np.ndarray, share: np.ndarray) -> Features:
     return Features((probs - average) / sd, distances)
 
 
-def _of_numbers(posterior: Posterior, draws: Any, x: Any, share: np.ndarray) -> Features:
-    each = _distributions(posterior, draws, x)
+def _of_numbers(posterior: Posterior, sites: Any, weights: np.ndarray, x: Any) -> Features:
+    of_block, share = compiled(distributions_of, posterior), weights.ravel() / weights.sum()
+    with products_in(posterior.density.precision):
+        each = of_all(partial(of_block, x), sites, weights)
     means, variances = (np.asarray(a, float).reshape(len(share), -1) for a in _moments(each))
     average, spread = _mixed(means, variances, share)
     sd = np.sqrt(spread)
     parts = [(means - average) / sd, (variances + (means - average) ** 2) / spread]
     quantiles = None
-    if _has_function(posterior, draws, x):
+    if has_function(posterior, sites, x):
         quantiles = _quantiles(each, share)
         parts += list(_below_quantiles(each, quantiles, sd, len(share)))
     values = np.concatenate(parts, axis=1)
@@ -117,24 +93,7 @@ def _mixed(means: np.ndarray, variances: np.ndarray, share: np.ndarray) -> tuple
     return average, share @ (variances + (means - average) ** 2)
 
 
-def _distributions(posterior: Posterior, draws: Any, x: Any) -> Any:
-    sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
-    of_block = compiled(distributions_of, posterior)
-    with products_in(posterior.density.precision):
-        blocks = [of_block(block, x) for block, _ in in_blocks(sites, weights)]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
-
-
-def _has_function(posterior: Posterior, draws: Any, x: Any) -> bool:
-    block, _ = next(iter(in_blocks(sites_to_predict(posterior, draws), weights_of(draws))))
-    return has_function(predictive_of(posterior), block, x)
-
-
-def _means_and_variances(each: Any) -> tuple[Array, Array]:
-    return jax.vmap(lambda one: (one.mean, one.variance))(each)
-
-
-_moments = compiled_once(_means_and_variances)
+_moments = compiled_once(jax.vmap(lambda law: (law.mean, law.variance)))
 _below = compiled_once(probabilities_below)
 _solve = compiled_once(quantiles_of)
 

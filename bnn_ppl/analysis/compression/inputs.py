@@ -14,18 +14,10 @@ _NOISE_OF_IMAGES = 0.1  # of a pixel, in those of all pixels
 
 
 class Inputs(NamedTuple):
-    """Inputs of some kinds.
+    """Inputs of some kinds."""
 
-    Attributes
-    ----------
-    x
-        One after another, all of a kind together.
-    kinds
-        The number of each kind, by its name, in this order.
-    """
-
-    x: Tree
-    kinds: dict[str, int]
+    x: Tree  # one after another, all of a kind together
+    kinds: dict[str, int]  # the number of each kind, in this order
 
     @property
     def share(self) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import combinations, pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from scipy.special import logsumexp
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.comparison.standard_errors import widened
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.large_data import check_size
 from bnn_ppl.analysis.prediction.model_average import adder
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.model.posterior import Posterior
@@ -161,8 +161,7 @@ def _subsets(
 
 def _batches(x: Any, y: jax.Array, batch_size: int | None) -> Iterator[Rows]:
     size = len(y) if batch_size is None else batch_size
-    if size < 1:
-        raise ValueError(f"got batch_size={batch_size} for {len(y)} rows, expected at least 1")
+    check_size(size, len(y))
     for start in range(0, len(y), size):
         yield jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
 
@@ -183,33 +182,26 @@ def _averages(
         for chain in range(len(weights)):
             own = {site: values[chain : chain + 1] for site, values in sites.items()}
             own_weights = weights[chain : chain + 1]
-            by_chain.append(_of_chain(partial(_added, add, rows), own, own_weights, lengths, tell))
+            by_chain.append(_of_chain(add, rows, own, own_weights, lengths, tell))
         by_batch.append(_stacked(by_chain))
     return _Averages(*(np.concatenate(parts, 2) for parts in zip(*by_batch, strict=True)))
 
 
-def _added(add: Callable, rows: Rows, *block: Any) -> Any:
-    return add(*block, *rows)
-
-
 def _of_chain(
-    add: Callable, sites: Sites, weights: np.ndarray, lengths: list[int], tell: Callable
+    add: Callable, rows: Rows, sites: Sites, weights: np.ndarray, lengths: list[int], tell: Callable
 ) -> _Averages:
     """Accumulate a chain's predictions draw by draw, and record the average at each length."""
-    sums, averages = None, []
+    sums: Any = None
+    averages = []
     for start, end in pairwise([0, *lengths]):
         part = {site: values[:, start:end] for site, values in sites.items()}
         for block, share in in_blocks(part, weights[:, start:end]):
             # Waiting keeps blocks from piling up in memory in front of a slow device.
-            sums, _ = jax.block_until_ready(add(sums, block, share))
+            sums, _ = jax.block_until_ready(add(sums, block, share, *rows))
             tell(len(share))
-        averages.append(_average(sums))
+        log_prob = np.asarray(sums.log_prob) - np.log(float(sums.weight))
+        averages.append(_Averages(np.asarray(sums.mean), log_prob))
     return _stacked(averages)
-
-
-def _average(sums: Any) -> _Averages:
-    log_prob = np.asarray(sums.log_prob) - np.log(float(sums.weight))
-    return _Averages(np.asarray(sums.mean), log_prob)
 
 
 def _counter(report: Report, facts: dict[str, Any]) -> Callable[[int], None]:

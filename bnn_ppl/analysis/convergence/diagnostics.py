@@ -285,17 +285,14 @@ def _map_variables(kind: str, draws: Any) -> Any:
         return _each_scalar(np.asarray(dataset), (kind,))[0]
 
     def found(array: Any) -> Any:
-        return _like(array, _each_scalar(chain_draw_first(array), (kind,), weights)[0])
+        values = _each_scalar(chain_draw_first(array), (kind,), weights)[0]
+        return array.isel(chain=0, draw=0, drop=True).copy(data=values)
 
     return dataset.map(found)
 
 
 def _unequal_weights(draws: Any) -> np.ndarray | None:
     return weights_of(draws) if "log_weight" in getattr(draws, "sample_stats", {}) else None
-
-
-def _like(array: xarray.DataArray, values: np.ndarray) -> xarray.DataArray:
-    return array.isel(chain=0, draw=0, drop=True).copy(data=values)
 
 
 def _each_scalar(array: Any, kinds: Sequence[str], weights: np.ndarray | None = None) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -77,8 +77,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
         return LogEvidence(log_mean(by_chain), error_of_mean(by_chain))
     if "log_evidence_backward" not in fitted:  # stored by a version that went one way only
         return LogEvidence(log_mean(by_chain), np.nan)
-    forward = log_mean(fitted["log_evidence_forward"].values.astype(float))
-    backward = -log_mean(-fitted["log_evidence_backward"].values.astype(float))
+    forward, backward = _both_ways(fitted)
     if np.isnan(backward):
         return LogEvidence(forward, np.nan)
     of_each = fitted["log_evidence_error"].values.astype(float)
@@ -94,9 +93,15 @@ def gap(draws: arviz.InferenceData) -> float:
     fitted = getattr(draws, "fitted", {})
     if "log_evidence_backward" not in fitted:
         return np.nan
-    forward = log_mean(fitted["log_evidence_forward"].values.astype(float))
-    backward = -log_mean(-fitted["log_evidence_backward"].values.astype(float))
+    forward, backward = _both_ways(fitted)
     return float(np.maximum(backward - forward, 0.0))
+
+
+def _both_ways(fitted: Any) -> tuple[float, float]:
+    forward, backward = (
+        fitted[f"log_evidence_{way}"].values.astype(float) for way in ("forward", "backward")
+    )
+    return log_mean(forward), -log_mean(-backward)
 
 
 def evidence_in_words(draws: arviz.InferenceData) -> str:

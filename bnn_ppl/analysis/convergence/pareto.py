@@ -1,7 +1,6 @@
 """Log-likelihoods of training rows by draw, and importance weights that change them."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -59,7 +58,7 @@ def log_likelihoods(
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             chosen = rows[start : start + _ROWS_AT_ONCE]
             part = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], data)
-            parts.append(_of_part(of_block, posterior, draws, part, partial(_tell, report), start))
+            parts.append(_of_part(of_block, posterior, draws, part, report, start))
     found = np.concatenate(parts, axis=-1)
     if np.isnan(found).any():
         raise ValueError(
@@ -69,24 +68,15 @@ def log_likelihoods(
     return np.maximum(found, LEAST_LOG_PROB)
 
 
-def _tell(report: Report, done: int) -> None:
-    report("log-likelihoods", done, {})
-
-
 def _of_part(
-    of_block: Callable,
-    posterior: Posterior,
-    draws: Any,
-    part: Tree,
-    told: Callable[[int], None],
-    start: int,
+    of_block: Callable, posterior: Posterior, draws: Any, part: Tree, report: Report, start: int
 ) -> Array:
     num_rows, sizes = len(part[1]), draws["posterior"].sizes
     before = start * sizes["chain"] * sizes["draw"]
 
     def of(block: Tree, first: int) -> dict[str, Any]:
         found = of_block(block, *part)
-        told(before + num_rows * (first + len(found)))
+        report("log-likelihoods", before + num_rows * (first + len(found)), {})
         return {"log_prob": found}
 
     return map_draws(of, posterior, draws)["log_prob"].astype(float)

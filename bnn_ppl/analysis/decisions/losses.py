@@ -228,10 +228,6 @@ def _needed(classes: Sequence[Any] | None, name: str) -> list[Any]:
 
 
 def _positive(name: str, **numbers: float) -> None:
-    wrong = {
-        key: value
-        for key, value in numbers.items()
-        if not is_number(value) or not 0 < value < math.inf
-    }
-    for key, value in wrong.items():
-        raise ValueError(f"got {name}({key}={value!r}), expected a cost above 0: give the cost")
+    for key, value in numbers.items():
+        if not is_number(value) or not 0 < value < math.inf:
+            raise ValueError(f"got {name}({key}={value!r}), expected a cost above 0: give the cost")

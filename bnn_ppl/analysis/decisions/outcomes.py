@@ -13,28 +13,17 @@ _DRAWN = "posterior_predictive"
 
 
 class Outcomes(NamedTuple):
-    """Outcomes of rows and how probable they are.
+    """Outcomes of rows and how probable they are."""
 
-    Attributes
-    ----------
-    y : array (outcomes, rows), (outcomes, 1) or (outcomes, rows, outputs)
-        Draws; or the classes, by their names if they have names.
-    weights : array (outcomes, 1) or (outcomes, rows)
-        Summing to 1 over outcomes.
-    is_of_probabilities : bool
-        Whether these are probabilities of classes.
-    classes : tuple, optional
-        Names of classes, or their numbers; of draws of whole numbers 0 to the greatest, at least 1;
-        None where y is real.
-    rows : mapping
-        The coordinate ``row``, if there is one.
-    """
-
+    # (outcomes, rows), (outcomes, 1) or (outcomes, rows, outputs): draws; or the classes, by their
+    # names if they have names.
     y: Array
-    weights: Array
-    is_of_probabilities: bool
+    weights: Array  # (outcomes, 1) or (outcomes, rows), summing to 1 over outcomes
+    is_of_probabilities: bool  # of classes
+    # Names of classes, or their numbers; of draws of whole numbers 0 to the greatest, at least 1;
+    # None where y is real.
     classes: tuple[Any, ...] | None
-    rows: Mapping[str, Any]
+    rows: Mapping[str, Any]  # the coordinate ``row``, if there is one
 
     @property
     def has_outputs(self) -> bool:
@@ -92,20 +81,14 @@ def outcomes_of(prediction: Any) -> Outcomes:
         prediction = prediction["probs"]
         return _of_probabilities(probabilities(prediction), prediction)
     if hasattr(prediction, "dims"):
-        classes = "class" in prediction.dims
-        return (
-            _of_probabilities(probabilities(prediction), prediction)
-            if classes
-            else _of_draws(prediction, None)
-        )
+        if "class" in prediction.dims:
+            return _of_probabilities(probabilities(prediction), prediction)
+        return _of_draws(prediction, None)
     array = np.asarray(prediction)
-    if array.ndim == 2 and array.dtype.kind == "f" and _sum_to_one(array):
+    not_negative = array.ndim == 2 and array.dtype.kind == "f" and (array >= 0).all()
+    if not_negative and (np.abs(array.sum(1) - 1) <= SUM_TOLERANCE).all():
         return _of_probabilities(array.astype(float), None)
     return _of_draws(array, None)
-
-
-def _sum_to_one(array: Array) -> bool:
-    return bool((array >= 0).all() and (np.abs(array.sum(1) - 1) <= SUM_TOLERANCE).all())
 
 
 def _of_probabilities(probs: Array, labelled: Any) -> Outcomes:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,9 +20,8 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
-    numbered,
+    of_all,
     of_draws,
-    predictive_of,
     row_dims,
     told_of_first,
     with_arguments,
@@ -34,7 +34,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 if TYPE_CHECKING:
     import xarray
@@ -116,8 +116,7 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     """Score rows in parts, of which the draws fit in memory."""
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     shares, num_rows = jnp.asarray(weights.ravel(), float), len(y)
-    first, _ = next(iter(in_blocks(sites, weights)))
-    exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(predictive_of(posterior), first, x)
+    exact = weights.size <= _MOST_GAUSSIANS and _is_gaussian(posterior, sites, x)
     each = 1 if exact else _draws_each(weights.size)
     drawing = with_arguments(_drawn, targeted=with_targets(posterior), num_draws=each)
     of_block = compiled(distributions_of if exact else drawing, posterior)
@@ -127,11 +126,8 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
         rows, own = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
         with products_in(posterior.density.precision):
             seen = posterior.density.value_of(rows, own)
-            blocks = [
-                of_block(block, rows) if exact else of_block(block, rows, own, numbers)
-                for block, numbers in numbered(in_blocks(sites, weights))
-            ]
-        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+            of_rows = partial(of_block, rows) if exact else partial(of_block, rows, own)
+            joined = of_all(of_rows, sites, weights)
         if exact:
             yield _of_gaussians(joined, shares, seen)
         else:
@@ -141,22 +137,20 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
 
 def _is_of_numbers(posterior: Posterior, draws: Any, x: Tree) -> bool:
     """Whether y has an order, unlike classes."""
-    sites = sites_to_predict(posterior, draws)
-    block, _ = next(iter(in_blocks(sites, weights_of(draws))))
     try:
-        _is_gaussian(predictive_of(posterior), block, x)
+        _is_gaussian(posterior, sites_to_predict(posterior, draws), x)
     except ValueError:
         return False
     return True
 
 
-def _is_gaussian(predictive: Predictive, block: Tree, x: Tree) -> bool:
+def _is_gaussian(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     """Whether each draw predicts a Gaussian; ValueError for classes."""
 
     def tell(law: dist.Distribution) -> bool:
         return uncensored(law) is law and type(single_outputs(law)) is dist.Normal
 
-    return told_of_first(predictive, block, x, tell)
+    return told_of_first(posterior, sites, x, tell)
 
 
 # --- Gaussians
@@ -198,9 +192,9 @@ _pairs = compiled_once(_pair_sums)
 
 def _drawn(
     predictive: Predictive,
-    block: Tree,
     x: Tree,
     y: Array,
+    block: Tree,
     numbers: Array,
     *,
     targeted: Any,

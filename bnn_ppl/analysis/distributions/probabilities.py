@@ -15,7 +15,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     each_output,
     of_draws,
-    predictive_of,
     told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -100,8 +99,7 @@ def _masses(
     posterior = predicting(posterior, draws, form)
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
-    first, _ = next(iter(in_blocks(sites, weights)))
-    _check_discrete(predictive_of(posterior), first, x)
+    _check_discrete(posterior, sites, x)
     of_block = compiled(_summed_masses, posterior)
     with products_in(posterior.density.precision):
         parts = [
@@ -111,14 +109,14 @@ def _masses(
     return np.moveaxis(np.sum(parts, axis=0) / weights.sum(), 0, -1)
 
 
-def _check_discrete(predictive: Predictive, block: Tree, x: Tree) -> None:
+def _check_discrete(posterior: Posterior, sites: Tree, x: Tree) -> None:
     """Refuse a likelihood of real numbers, each of which has the probability 0."""
 
     def tell(law: Any) -> tuple[bool, str]:
         each = each_output(law)
         return each.support.is_discrete, type(each).__name__
 
-    is_discrete, name = told_of_first(predictive, block, x, tell)
+    is_discrete, name = told_of_first(posterior, sites, x, tell)
     if not is_discrete:
         raise ValueError(
             f"got which='equal' for a likelihood {name} of real numbers, expected counts or "

@@ -1,5 +1,6 @@
 """Which inputs matter, how they change a prediction, and which rows are least certain."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
 from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.analysis.prediction.several_sites import check_one_site
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -72,7 +74,7 @@ class Explanation(NamedTuple):
     predicts : str
         What the effects are of: "the mean", or "the probability of ...".
     score : float
-        The mean log score of the rows as they are, in nats.
+        The mean log score of the rows as they are, in nats; of numbers in the units of the data.
     """
 
     importance: "pandas.DataFrame"
@@ -156,9 +158,8 @@ def explain(
     effects = {name: _effect(read, named[name], data_set) for name in followed}
     parts = units.parts(base, y).set_index(rows.numbers).rename_axis("row")
     unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
-    return Explanation(
-        importance, effects, unsure, parts, units.predicts, float(base["log_prob"].mean())
-    )
+    score = float(base["log_prob"].mean()) - math.log(units.scale)
+    return Explanation(importance, effects, unsure, parts, units.predicts, score)
 
 
 class _Rows(NamedTuple):
@@ -176,11 +177,7 @@ class _Rows(NamedTuple):
 
 
 def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
-    if posterior.rows.targets is not None:
-        raise ValueError(
-            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
-            "site: explain each by bnn_ppl.of_site"
-        )
+    check_one_site(posterior, "explain each")
     x, y = rows_to_score(posterior, data)
     if np.ndim(y) > 1:
         raise ValueError(

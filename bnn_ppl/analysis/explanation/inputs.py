@@ -14,21 +14,11 @@ _MOST_BLOCKS = 8  # along each side of an image
 
 
 class Input(NamedTuple):
-    """One input, of one column or of several that belong together.
+    """One input, of one column or of several that belong together."""
 
-    Attributes
-    ----------
-    columns : array of int
-        Its places among the numbers of a row.
-    categories : tuple of str
-        Names of its values, where these have names; none of a number.
-    is_one_hot : bool
-        Whether each column stands for a category.
-    """
-
-    columns: Array
-    categories: tuple[str, ...] = ()
-    is_one_hot: bool = False
+    columns: Array  # its places among the numbers of a row
+    categories: tuple[str, ...] = ()  # names of its values, where these have names
+    is_one_hot: bool = False  # whether each column stands for a category
 
 
 def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> dict[str, Input]:
@@ -114,9 +104,6 @@ def values_in_units(each: Input, grid: Array, data: DataSet | None) -> Array:
     values = grid[:, 0].astype(float)
     if data is None:
         return values
-    mean, scale = (np.broadcast_to(a, data.train.x.shape[1:]).ravel() for a in _scales(data))
-    return values * scale[each.columns[0]] + mean[each.columns[0]]
-
-
-def _scales(data: DataSet) -> tuple[Array, Array]:
-    return np.asarray(data.x_mean, float), np.asarray(data.x_scale, float)
+    shape, column = data.train.x.shape[1:], each.columns[0]
+    mean, scale = (np.broadcast_to(a, shape).ravel()[column] for a in (data.x_mean, data.x_scale))
+    return values * float(scale) + float(mean)

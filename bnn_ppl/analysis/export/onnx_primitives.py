@@ -89,7 +89,8 @@ def write(graph: Graph, closed: Any, inputs: Sequence[Any]) -> list[Any]:
     known |= dict(zip(closed.jaxpr.invars, inputs, strict=True))
 
     def value(atom: Any) -> Any:
-        return _literal(atom) if isinstance(atom, Literal) else known[atom]
+        is_literal = isinstance(atom, Literal)
+        return np.asarray(atom.val, atom.aval.dtype) if is_literal else known[atom]
 
     for eqn in _needed(closed.jaxpr):
         found = _written(graph, eqn, [value(atom) for atom in eqn.invars])
@@ -105,10 +106,6 @@ def _needed(program: Any) -> list[Any]:
             needed |= set(map(id, eqn.invars))
             found.append(eqn)
     return found[::-1]
-
-
-def _literal(atom: Any) -> np.ndarray:
-    return np.asarray(atom.val, atom.aval.dtype)
 
 
 def _written(graph: Graph, eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -173,10 +170,6 @@ def _number(eqn: Any, value: float) -> np.ndarray:
     return np.asarray(value, eqn.invars[0].aval.dtype)
 
 
-def _integer_pow(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
-    return graph.add("Pow", inputs[0], _number(eqn, eqn.params["y"]))
-
-
 def _reduced(op: str) -> Callable:
     def written(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
         axes = np.array(eqn.params["axes"], np.int64)
@@ -198,8 +191,8 @@ def _broadcast(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
     shape, places = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     given = dict(zip(places, eqn.invars[0].aval.shape, strict=True))
     thin = [given.get(place, 1) for place in range(len(shape))]
-    value = inputs[0] if tuple(thin) == eqn.invars[0].aval.shape else None
-    value = graph.reshape(inputs[0], thin) if value is None else value
+    same = tuple(thin) == eqn.invars[0].aval.shape
+    value = inputs[0] if same else graph.reshape(inputs[0], thin)
     return value if thin == list(shape) else graph.expand(value, shape)
 
 
@@ -296,11 +289,6 @@ def _pooled(op: str) -> Callable:
     return written
 
 
-def _clamped(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
-    low, value, high = inputs
-    return graph.add("Min", graph.add("Max", value, low), high)
-
-
 def _selected(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
     which, *cases = inputs
     if len(cases) != 2:
@@ -308,24 +296,20 @@ def _selected(graph: Graph, eqn: Any, inputs: list[Any]) -> str:
     return graph.add("Where", graph.cast(which, bool), cases[1], cases[0])
 
 
-def _one(eqn: Any) -> np.ndarray:
-    return _number(eqn, 1)
-
-
 _WRITTEN: dict[str, Callable[[Graph, Any, list[Any]], Any]] = {
     "square": lambda g, eqn, xs: g.add("Mul", xs[0], xs[0]),
-    "log1p": lambda g, eqn, xs: g.add("Log", g.add("Add", xs[0], _one(eqn))),
-    "expm1": lambda g, eqn, xs: g.add("Sub", g.add("Exp", xs[0]), _one(eqn)),
-    "erfc": lambda g, eqn, xs: g.add("Sub", _one(eqn), g.add("Erf", xs[0])),
+    "log1p": lambda g, eqn, xs: g.add("Log", g.add("Add", xs[0], _number(eqn, 1))),
+    "expm1": lambda g, eqn, xs: g.add("Sub", g.add("Exp", xs[0]), _number(eqn, 1)),
+    "erfc": lambda g, eqn, xs: g.add("Sub", _number(eqn, 1), g.add("Erf", xs[0])),
     "rsqrt": lambda g, eqn, xs: g.add("Reciprocal", g.add("Sqrt", xs[0])),
     "ne": lambda g, eqn, xs: g.add("Not", g.add("Equal", *xs)),
     "is_finite": lambda g, eqn, xs: g.add(
         "Not", g.add("Or", g.add("IsNaN", xs[0]), g.add("IsInf", xs[0]))
     ),
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda g, eqn, xs: g.add("Pow", xs[0], _number(eqn, eqn.params["y"])),
     "convert_element_type": lambda g, eqn, xs: g.cast(xs[0], eqn.params["new_dtype"]),
     "select_n": _selected,
-    "clamp": _clamped,
+    "clamp": lambda g, eqn, xs: g.add("Min", g.add("Max", xs[1], xs[0]), xs[2]),
     "reshape": _reshaped,
     "squeeze": _reshaped,
     "expand_dims": _reshaped,

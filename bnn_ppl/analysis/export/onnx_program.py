@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.export.onnx_primitives import Graph, traced, write
-from bnn_ppl.analysis.export.program import Program, chains_apart, drawn_values, kind_of
+from bnn_ppl.analysis.export.program import Kind, Program, chains_apart, drawn_values, kind_of
 from bnn_ppl.analysis.prediction.model_average import moments_of
 from bnn_ppl.analysis.prediction.per_draw import Array, Tree, of_draws, predictive_of
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -67,15 +67,15 @@ def onnx_program(posterior: Posterior, draws: Any) -> tuple[Program, Callable[[d
     with products_in(posterior.density.precision):
         program = traced(jax.vmap(of_row), example.shape[1:], example.dtype)
     graph = Graph("x")
-    found = Program(b"", [*block.values()], weights, ("ONNX",), *kind)
+    found = Program(b"", [*block.values()], weights, ("ONNX",), kind)
 
     def content(about: dict[str, Any]) -> bytes:
-        return _model(graph, program, about, found)
+        return _model(graph, program, about, kind)
 
     return found, content
 
 
-def _model(graph: Graph, program: Any, about: dict[str, Any], kind: Program) -> bytes:
+def _model(graph: Graph, program: Any, about: dict[str, Any], kind: Kind) -> bytes:
     """Write standardising, the program, and its answers in the units of the data."""
     from onnx import checker, helper
 

@@ -58,10 +58,6 @@ def _float(cell: str) -> float:
         return np.nan
 
 
-def _boolean(column: Mapping[str, Any], cell: str) -> float:
-    return _known(column, cell, _TRUTH.get(cell.lower(), np.nan), "True or False")
-
-
 def _date(column: Mapping[str, Any], cell: str) -> float:
     """Read days since 1970."""
     text = cell
@@ -96,7 +92,9 @@ def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) ->
 
 KINDS: dict[str, Callable[[Mapping[str, Any], str], float]] = {
     "number": _number,
-    "boolean": _boolean,
+    "boolean": lambda column, cell: _known(
+        column, cell, _TRUTH.get(cell.lower(), np.nan), "True or False"
+    ),
     "date": _date,
     "category": _category,
     # A number or a truth value; is `fill`, if it has one, where the table has no such column.

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
+from bnn_ppl.analysis.prediction.distribution_functions import single_outputs
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.model_average import added
+from bnn_ppl.analysis.prediction.model_average import added, moments_of
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
     Tree,
     predictive_of,
+    told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
@@ -26,43 +29,26 @@ from bnn_ppl.storage.inference_data import weights_of
 PLATFORMS = "cpu", "cuda", "tpu"
 
 
-class Program(NamedTuple):
-    """A program ``arrays, weights, levels, x -> {name: values}``, and its first two arguments.
-
-    Attributes
-    ----------
-    content : bytes
-        The program, serialised by ``jax.export``; any number of levels and rows.
-    arrays : list of numpy.ndarray
-        The draws, site by site, then numbers of the model.
-    weights : numpy.ndarray
-        Of the draws, (draws,).
-    platforms : tuple of str
-        Where it runs.
-    is_of_classes : bool
-        Whether it gives "probs" and "expected_entropy", not "mean", "variance",
-        "epistemic_variance" and "quantiles".
-    has_quantiles : bool
-        Whether these are among what it gives.
-    is_discrete : bool
-        Whether y is of counts.
-    """
-
-    content: bytes
-    arrays: list[np.ndarray]
-    weights: np.ndarray
-    platforms: tuple[str, ...]
-    is_of_classes: bool
-    has_quantiles: bool
-    is_discrete: bool
-
-
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """What is predicted."""
 
     is_of_classes: bool
     has_quantiles: bool = False
-    is_discrete: bool = False
+    is_discrete: bool = False  # whether y is of counts
+
+
+class Program(NamedTuple):
+    """A program ``arrays, weights, levels, x -> {name: values}``, and its first two arguments.
+
+    Of classes it gives "probs" and "expected_entropy"; else "mean", "variance",
+    "epistemic_variance" and, if there are any, "quantiles".
+    """
+
+    content: bytes  # serialised by ``jax.export``; of any number of levels and rows
+    arrays: list[np.ndarray]  # the draws, site by site, then numbers of the model
+    weights: np.ndarray  # of the draws, (draws,)
+    platforms: tuple[str, ...]  # where it runs
+    kind: Kind
 
 
 def program_of(posterior: Posterior, draws: Any) -> Program:
@@ -85,7 +71,7 @@ def program_of(posterior: Posterior, draws: Any) -> Program:
 
     with products_in(posterior.density.precision):
         content, platforms = _exported(program, leaves, weights, posterior.rows.examples[0])
-    return Program(content, leaves, weights, platforms, *kind)
+    return Program(content, leaves, weights, platforms, kind)
 
 
 def drawn_values(posterior: Posterior, draws: Any) -> tuple[Tree, np.ndarray]:
@@ -104,7 +90,7 @@ def chains_apart(posterior: Posterior, drawn: Tree) -> list[Tree]:
 
 def _of_row(
     predictive: Predictive,
-    kind: _Kind,
+    kind: Kind,
     posterior: Posterior,
     drawn: Tree,
     weights: Array,
@@ -122,32 +108,25 @@ def _of_row(
     found = {"mean": sums.mean[0], "variance": sums.variance[0] + epistemic}
     found["epistemic_variance"] = epistemic
     if kind.has_quantiles:
-        by_chain = [distributions_of(predictive, block, x) for block, _ in chains]
+        by_chain = [distributions_of(predictive, x, block) for block, _ in chains]
         each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *by_chain)
         found["quantiles"] = quantiles_of(each, weights, levels)[:, 0]
     return found
 
 
-def kind_of(posterior: Posterior, block: Tree) -> _Kind:
+def kind_of(posterior: Posterior, block: Tree) -> Kind:
     """Look at what is predicted, without computing it."""
     x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
-    predictive = predictive_of(posterior)
-    found: list[bool] = []
+    sites = {site: values[None] for site, values in block.items()}
+    if told_of_first(posterior, sites, x, lambda law: moments_of(law)[0]) == "probs":
+        return Kind(True)
 
-    def look(block: Tree, x: Tree) -> Any:
-        weights = jnp.ones(len(jax.tree.leaves(block)[0]))
-        sums, _ = added(predictive, None, block, weights, x, None)
-        found.append(sums.mean.ndim > sums.variance.ndim)
+    def is_discrete(law: dist.Distribution) -> bool:
+        return bool(single_outputs(law).support.is_discrete)
 
-    jax.eval_shape(look, block, x)
-    if found[0]:
-        return _Kind(True)
-
-    def inspect(block: Tree, x: Tree) -> None:
-        found.append(bool(distributions_of(predictive, block, x).support.is_discrete))
-
-    jax.eval_shape(inspect, block, x)
-    return _Kind(False, has_function(predictive, block, x), found[1])
+    return Kind(
+        False, has_function(posterior, sites, x), told_of_first(posterior, sites, x, is_discrete)
+    )
 
 
 def _exported(

@@ -9,20 +9,8 @@ zero, `nll` is infinite.
 """
 
 from bnn_ppl.analysis.metrics.calibration_check import CalibrationCheck, calibration_check
-from bnn_ppl.analysis.metrics.classification import (
-    Calibration,
-    accuracy,
-    brier,
-    calibration,
-    ece,
-)
-from bnn_ppl.analysis.metrics.detection import (
-    Selective,
-    auroc,
-    failure_auroc,
-    fpr95,
-    selective,
-)
+from bnn_ppl.analysis.metrics.classification import Calibration, accuracy, brier, calibration, ece
+from bnn_ppl.analysis.metrics.detection import Selective, auroc, failure_auroc, fpr95, selective
 from bnn_ppl.analysis.metrics.distances import (
     agreement,
     sample_wasserstein,
@@ -31,12 +19,7 @@ from bnn_ppl.analysis.metrics.distances import (
     wasserstein_2,
 )
 from bnn_ppl.analysis.metrics.inputs import probabilities, variable
-from bnn_ppl.analysis.metrics.likelihood import (
-    calibrated_nll,
-    fit_temperature,
-    gaussian_nll,
-    nll,
-)
+from bnn_ppl.analysis.metrics.likelihood import calibrated_nll, fit_temperature, gaussian_nll, nll
 from bnn_ppl.analysis.metrics.regression import coverage, crps, crps_mcse, pit, rmse
 from bnn_ppl.analysis.metrics.summaries import summary
 from bnn_ppl.analysis.metrics.uncertainty_scores import Entropies, entropies, entropy, uncertainty

@@ -137,7 +137,14 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             "pass the y of the predicted rows"
         )
     if y.dtype.kind not in "iu":
-        _check_labelled(y, classes)
+        import pandas
+
+        missing = y[pandas.isna(y)].tolist()
+        if missing:
+            raise ValueError(
+                f"got the class label {missing[0]!r}, expected 0 to {classes - 1}: correct the "
+                "label or leave out its rows"
+            )
         raise ValueError(f"got y of dtype {y.dtype}, expected integers; use y.astype(int)")
     if y.min() < 0 or y.max() >= classes:
         raise ValueError(
@@ -145,17 +152,6 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             "number the classes from 0"
         )
     return probs.reshape(-1, classes), y.reshape(-1)
-
-
-def _check_labelled(y: Array, classes: int) -> None:
-    import pandas
-
-    missing = y[pandas.isna(y)].tolist()
-    if missing:
-        raise ValueError(
-            f"got the class label {missing[0]!r}, expected 0 to {classes - 1}: correct the label "
-            "or leave out its rows"
-        )
 
 
 def numbered_as_in(predictions: Collection[Any], y: ArrayLike) -> Array:

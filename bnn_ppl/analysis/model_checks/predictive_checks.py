@@ -176,11 +176,7 @@ def _repeated(draws: Any) -> Any:
 
 
 def _drawn(
-    key: jax.Array,
-    posterior: Posterior,
-    draws: Any,
-    x: Any,
-    form: PredictiveForm | None = None,
+    key: jax.Array, posterior: Posterior, draws: Any, x: Any, form: PredictiveForm | None = None
 ) -> Array:
     found = predictive_draws(key, posterior, draws, x, predictive=form)
     values = found["posterior_predictive"]["y"].values

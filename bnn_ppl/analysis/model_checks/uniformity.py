@@ -13,17 +13,9 @@ _MOST_POINTS = 50
 
 
 class Band(NamedTuple):
-    """Where the empirical distribution function of uniform numbers lies, all of it.
+    """Where the empirical distribution function of uniform numbers lies, all of it: (points,)."""
 
-    Attributes
-    ----------
-    points : array (points,)
-        At which it is looked at.
-    lower, upper : array (points,)
-        Ends of the band.
-    """
-
-    points: Array
+    points: Array  # at which it is looked at
     lower: Array
     upper: Array
 

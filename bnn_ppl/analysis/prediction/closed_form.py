@@ -3,17 +3,16 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import entr, logsumexp
 
 from bnn_ppl.analysis.prediction.large_data import rows_of
-from bnn_ppl.analysis.prediction.per_draw import Array, Tree, each_output, probs_or_mean, row_dims
+from bnn_ppl.analysis.prediction.model_average import Sums, dataset_of, merged
+from bnn_ppl.analysis.prediction.per_draw import Array, Tree, each_output, probs_or_mean
 from bnn_ppl.methods.laplace_approximation.block_gaussian import blocks_of
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Block
 from bnn_ppl.methods.layers.layer_calls import called_layers
@@ -32,19 +31,11 @@ _NUMBERS_AT_ONCE = 2**24  # of the outputs' gradients, in memory
 
 
 class Gaussian(NamedTuple):
-    """The outputs of a row, as a Gaussian, with the noise at the fitted weights.
-
-    Attributes
-    ----------
-    mean, covariance
-        Of the means of y (k,), or of the logits (classes,).
-    noise
-        Covariance of the noise (k, k); None for classes.
-    """
+    """The outputs of a row, as a Gaussian: the means of y, or the logits of classes."""
 
     mean: Array
     covariance: Array
-    noise: Array | None
+    noise: Array | None  # covariance of the noise at the fitted weights; None for classes
 
 
 def predict_closed_form(
@@ -102,36 +93,38 @@ def closed_form_parts(
     posterior: Posterior, draws: "arviz.InferenceData", data: Any, batch_size: int | None
 ) -> Iterator["xarray.Dataset"]:
     """Predict as :func:`predict_closed_form` does, so many rows at a time."""
-    for columns in _columns_of_parts(posterior, draws, data, batch_size):
-        averages = {name: np.asarray(values) for name, values in _averaged(columns).items()}
-        yield with_class_names(_dataset(averages), draws, posterior)
+    for chains, has_y in _parts(posterior, draws, data, batch_size):
+        yield with_class_names(dataset_of([_averaged(chains)], has_y), draws, posterior)
+
+
+_averaged = jax.jit(partial(reduce, merged))
 
 
 def closed_form_gaussians(
     posterior: Posterior, draws: "arviz.InferenceData", x: Any
 ) -> dist.Distribution:
     """Give the Gaussians (chain, row, ...) of y whose average is the closed form."""
-    (columns,) = _columns_of_parts(posterior, draws, checked_inputs(posterior, x), None)
-    if "mean" not in columns[0]:
+    ((chains, _),) = _parts(posterior, draws, checked_inputs(posterior, x), None)
+    if chains[0].mean.ndim > chains[0].variance.ndim:
         raise ValueError("got a likelihood of classes, expected one of real numbers: use predict")
-    means = jnp.stack([each["mean"] for each in columns])
-    sds = jnp.sqrt(jnp.stack([each["variance"] for each in columns]))
+    means = jnp.stack([each.mean for each in chains])
+    sds = jnp.sqrt(jnp.stack([each.variance + each.spread for each in chains]))
     return jax.vmap(dist.Normal)(means, sds)  # each of the shape of a chain's
 
 
-def _columns_of_parts(
+def _parts(
     posterior: Posterior, draws: Any, data: Any, batch_size: int | None
-) -> Iterator[list[dict[str, Array]]]:
-    """Predict part by part of the rows: what each chain alone predicts, by name."""
+) -> Iterator[tuple[list[Sums], bool]]:
+    """Predict part by part of the rows, with each chain alone; say whether y is known."""
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior)
     num_rows, size, part = rows_of(posterior, data, batch_size)
     blocks, fits = _fitted(posterior, draws)
     with products_in(posterior.density.precision):
         few = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
-        columns = _columns_for(posterior, fits[0][0], few)
+        sums = _sums_for(posterior, fits[0][0], few)
         of_rows = jax.jit(
-            lambda position, factors, x, y: columns(
+            lambda position, factors, x, y: sums(
                 _outputs(posterior, blocks, position, factors, x), y
             )
         )
@@ -140,7 +133,7 @@ def _columns_of_parts(
         y = None if y is None else posterior.density.value_of(x, y)
         with products_in(posterior.density.precision):
             found = [of_rows(*fit, x, y) for fit in fits]
-        yield found
+        yield found, y is not None
 
 
 # --- the Gaussian of the outputs
@@ -204,9 +197,9 @@ def _at(posterior: Posterior, position: Tree, rows: Tree) -> dist.Distribution:
     return posterior.predictive(posterior.constrain(position, (rows, None)), rows)
 
 
-def _columns_for(
+def _sums_for(
     posterior: Posterior, position: Tree, rows: Tree
-) -> Callable[[Gaussian, Array | None], dict[str, Array]]:
+) -> Callable[[Gaussian, Array | None], Sums]:
     """Give what predicts classes or real numbers; refuse other likelihoods."""
     found: list[tuple[str, Any, int, bool]] = []
 
@@ -244,60 +237,29 @@ def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array | Non
 # --- its predictions
 
 
-def _reals(are_event: bool, num_axes: int, found: Gaussian, y: Array | None) -> dict[str, Array]:
+def _reals(are_event: bool, num_axes: int, found: Gaussian, y: Array | None) -> Sums:
     """Predict outputs, whose density is a row's where they form an event, or else one of each."""
     assert found.noise is not None
-    covariance = found.covariance + found.noise
-    own, noise, both = (
-        jnp.diagonal(matrix, axis1=1, axis2=2)
-        for matrix in (found.covariance, found.noise, covariance)
-    )
-    columns = {"mean": found.mean, "variance": both, "epistemic_variance": own}
-    columns["entropy"] = _gaussian_entropy(both)
-    columns["expected_entropy"] = _gaussian_entropy(noise)
-    columns["mutual_information"] = columns["entropy"] - columns["expected_entropy"]
+    own, noise = (jnp.diagonal(each, axis1=1, axis2=2) for each in (found.covariance, found.noise))
+    log_prob = jnp.zeros(len(own))
     if y is not None:
-        joint = dist.MultivariateNormal(found.mean, covariance)
-        gaussian = joint if are_event else dist.Normal(found.mean, jnp.sqrt(both))
-        columns["log_prob"] = gaussian.log_prob(y.reshape(found.mean.shape))
+        joint = dist.MultivariateNormal(found.mean, found.covariance + found.noise)
+        gaussian = joint if are_event else dist.Normal(found.mean, jnp.sqrt(own + noise))
+        log_prob = gaussian.log_prob(y.reshape(found.mean.shape))
+    entropy = dist.Normal(found.mean, jnp.sqrt(noise)).entropy()
+    by_row = [found.mean, own, noise, log_prob, entropy]
     if num_axes == 1:
-        columns = {name: own.reshape(len(own)) for name, own in columns.items()}
-    return columns
+        by_row = [each.reshape(len(each)) for each in by_row]
+    return Sums(jnp.ones(()), *by_row)
 
 
-def _classes(found: Gaussian, y: Array | None) -> dict[str, Array]:
+def _classes(found: Gaussian, y: Array | None) -> Sums:
     logs = jax.vmap(log_probit)(found.mean, found.covariance)
-    probs, unknown = jnp.exp(logs), jnp.full(len(logs), jnp.nan)
-    entropy = entr(probs).sum(1)
-    columns = {"probs": probs, "entropy": entropy, "expected_entropy": unknown}
-    columns["mutual_information"] = unknown
+    log_prob = nothing = jnp.zeros(len(logs))
     if y is not None:
-        columns["log_prob"] = jnp.take_along_axis(logs, y.astype(int)[:, None], 1)[:, 0]
-    return columns
-
-
-@jax.jit
-def _averaged(chains: list[dict[str, Array]]) -> dict[str, Array]:
-    """Average predictions over chains, as those of :func:`bnn_ppl.predict` over draws."""
-    if len(chains) == 1:
-        return chains[0]
-    each = {name: jnp.stack([own[name] for own in chains]) for name in chains[0]}
-    columns = {name: values.mean(0) for name, values in each.items()}
-    if "probs" in each:
-        columns["entropy"] = entr(columns["probs"]).sum(1)
-    else:
-        between = each["mean"].var(0)
-        columns["variance"] += between
-        columns["epistemic_variance"] += between
-        columns["entropy"] = _gaussian_entropy(columns["variance"])
-    columns["mutual_information"] = columns["entropy"] - columns["expected_entropy"]
-    if "log_prob" in each:
-        columns["log_prob"] = logsumexp(each["log_prob"], axis=0) - math.log(len(chains))
-    return columns
-
-
-def _gaussian_entropy(variance: Array) -> Array:
-    return 0.5 * jnp.log(2 * math.pi * math.e * variance)
+        log_prob = jnp.take_along_axis(logs, y.astype(int)[:, None], 1)[:, 0]
+    unknown = jnp.full(len(logs), jnp.nan)  # the expected entropy
+    return Sums(jnp.ones(()), jnp.exp(logs), jnp.zeros_like(logs), nothing, log_prob, unknown)
 
 
 def log_probit(logits: Array, covariance: Array) -> Array:
@@ -306,12 +268,3 @@ def log_probit(logits: Array, covariance: Array) -> Array:
     spread = variances[:, None] + variances - 2 * covariance
     ratios = (logits - logits[:, None]) / jnp.sqrt(1 + math.pi / 8 * jnp.maximum(spread, 0.0))
     return jax.nn.log_softmax(-jax.nn.logsumexp(ratios, axis=1))
-
-
-def _dataset(columns: dict[str, np.ndarray]) -> "xarray.Dataset":
-    import xarray
-
-    def dims(name: str, values: np.ndarray) -> tuple[str, ...]:
-        return ("row", "class") if name == "probs" else row_dims(values.ndim - 1)
-
-    return xarray.Dataset({name: (dims(name, own), own) for name, own in columns.items()})

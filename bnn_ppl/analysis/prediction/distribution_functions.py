@@ -105,26 +105,19 @@ def distribution_function(each: dist.Distribution) -> DistributionFunction | Non
     if isinstance(each, dist.BinomialProbs | dist.BinomialLogits):
         return partial(_binomial, each.total_count, each.probs)
     if isinstance(each, dist.MixtureSameFamily):
-        part = distribution_function(each.component_distribution)
-        return None if part is None else partial(_of_family, part, each.mixing_distribution.probs)
+        part, mixing = distribution_function(each.component_distribution), each.mixing_distribution
+        return part and (lambda y: jnp.sum(mixing.probs * part(y[..., None]), -1))
     if isinstance(each, dist.MixtureGeneral):
         parts = [distribution_function(part) for part in each.component_distributions]
-        if any(part is None for part in parts):
+        known, shares = [part for part in parts if part], each.mixing_distribution.probs
+        if len(known) < len(parts):
             return None
-        return partial(_averaged, [part for part in parts if part], each.mixing_distribution.probs)
+        return lambda y: jnp.sum(shares * jnp.stack([part(y) for part in known], -1), -1)
     try:
         jax.eval_shape(each.cdf, jax.ShapeDtypeStruct(each.shape(), float))
     except NotImplementedError:
         return _summed(each)
     return partial(_on_support, each)
-
-
-def _of_family(part: DistributionFunction, probs: Array, y: Array) -> Array:
-    return jnp.sum(probs * part(y[..., None]), -1)
-
-
-def _averaged(parts: list[DistributionFunction], probs: Array, y: Array) -> Array:
-    return jnp.sum(probs * jnp.stack([part(y) for part in parts], -1), -1)
 
 
 def _on_support(each: dist.Distribution, y: Array) -> Array:

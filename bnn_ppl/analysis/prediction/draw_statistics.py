@@ -124,21 +124,26 @@ def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:
     """Compute statistics (chain, draw, channel) by the name of the layer and "mean" or "var"."""
     import xarray
 
-    num_chains, num_draws = next(iter(sites.values())).shape[:2]
     numbers, _ = numbers_of(of_draw)
     of_block = _of_block(of_draw, active_changes())
     with products_in(posterior.density.precision):
-        parts = [
-            jax.tree.map(np.asarray, of_block(numbers, block))
-            for block, _ in in_blocks(sites, np.ones((num_chains, num_draws)))
-        ]
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        found = by_block(lambda block, first: of_block(numbers, block), sites)
     return {
         name: xarray.DataArray(
-            leaf.reshape(num_chains, num_draws, -1), dims=("chain", "draw", f"{name}_channel")
+            leaf.reshape(*leaf.shape[:2], -1), dims=("chain", "draw", f"{name}_channel")
         )
-        for name, leaf in joined.items()
+        for name, leaf in found.items()
     }
+
+
+def by_block(of_block: Callable, sites: Sites) -> dict[str, np.ndarray]:
+    """Apply a function of a block of draws and the first one's number to all; join by chain."""
+    sizes, parts, first = next(iter(sites.values())).shape[:2], [], 0
+    for block, weights in in_blocks(sites, np.ones(sizes)):
+        parts.append(jax.tree.map(np.asarray, of_block(block, first)))
+        first += len(weights)
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return jax.tree.map(lambda leaf: leaf.reshape(*sizes, *leaf.shape[1:]), joined)
 
 
 @lru_cache(maxsize=1)  # it keeps the training rows

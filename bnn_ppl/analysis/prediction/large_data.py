@@ -28,14 +28,8 @@ def rows_of(
 ) -> tuple[int, int, Callable[[int], Rows]]:
     """Give the number of rows, how many to take at a time, and ``start -> (x, y)`` of a part.
 
-    Parameters
-    ----------
-    posterior
-        What they must look like.
-    data
-        A pair (x, y) or (x, None), or a stream, of which each part is read when it is asked for.
-    size
-        Rows at a time; None for all, or 1,024 of a stream.
+    `data` is a pair (x, y) or (x, None), or a stream, of which each part is read when it is asked
+    for; a `size` of None is all rows, or 1,024 of a stream.
 
     Raises
     ------

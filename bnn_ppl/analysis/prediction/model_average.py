@@ -94,25 +94,19 @@ def added(
 
     def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
         new, each = of_draw(*draw, sums.weight)
-        return _merged(sums, new), each
+        return merged(sums, new), each
 
     draws = block, weights.astype(float)
     if sums is None:
         one = jax.tree.map(lambda leaf: leaf[0], draws)
-        sums = _empty(jax.eval_shape(of_draw, *one, one[1])[0])
+        shapes = jax.eval_shape(of_draw, *one, one[1])[0]
+        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        sums = sums._replace(log_prob=jnp.full_like(sums.log_prob, -jnp.inf))
     return jax.lax.scan(body, sums, draws)
 
 
-def _empty(shapes: Sums) -> Sums:
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
-
-
 def _of_draw(
-    predictive: dist.Distribution,
-    moments: tuple[str, Array, Array],
-    weight: Array,
-    y: Array | None,
+    predictive: dist.Distribution, moments: tuple[str, Array, Array], weight: Array, y: Array | None
 ) -> Sums:
     _, center, variance = moments
     no_y = jnp.zeros(predictive.batch_shape)
@@ -147,7 +141,8 @@ def moments_of(
         return "mean", drawn.mean(0), drawn.var(0, ddof=1)
 
 
-def _merged(sums: Sums, new: Sums) -> Sums:
+def merged(sums: Sums, new: Sums) -> Sums:
+    """Give the sums over all draws from those over some and over the others."""
     weight = sums.weight + new.weight
     share = new.weight / jnp.where(weight > 0, weight, 1.0)
     change = new.mean - sums.mean

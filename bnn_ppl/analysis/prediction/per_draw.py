@@ -1,6 +1,6 @@
 """What a single draw predicts, and programs compiled to predict with many."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from bnn_ppl.model.trace import element_support, innermost
 from bnn_ppl.runtime.compilation.program_parts import Program, program_of, shape_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import bytes_of
+from bnn_ppl.storage.inference_data import in_blocks
 
 Array = jax.Array
 Tree = Any
@@ -41,16 +42,15 @@ def of_draws(
 
 
 def told_of_first(
-    predictive: Predictive, block: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
+    posterior: Posterior, sites: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
 ) -> Told:
-    """Tell something of what the first draw of a block predicts, without computing it."""
-    found: list[Told] = []
+    """Tell of what the first of some draws (chain, draw, ...) predicts, without computing it."""
+    predictive, found = predictive_of(posterior), []
 
-    def inspect(block: Tree, x: Tree) -> None:
-        first = jax.tree.map(lambda leaf: leaf[0], block)
-        found.append(tell(of_draws(predictive, block, x)(first)))
+    def inspect(values: Tree, x: Tree) -> None:
+        found.append(tell(predictive(values, x)))
 
-    jax.eval_shape(inspect, block, x)
+    jax.eval_shape(inspect, {site: np.asarray(each[0, 0]) for site, each in sites.items()}, x)
     return found[0]
 
 
@@ -147,14 +147,16 @@ def key_of(values: Tree, number: Array | int) -> Array:
     return jax.random.fold_in(of_all, jax.lax.bitcast_convert_type(total, jnp.uint32))
 
 
-def numbered(
-    blocks: Iterable[tuple[Tree, np.ndarray]],
-) -> Iterator[tuple[Tree, np.ndarray]]:
-    """Give blocks of draws with the numbers of these, in place of their weights."""
-    first = 0
-    for block, weights in blocks:
-        yield block, np.arange(first, first + len(weights))
-        first += len(weights)
+def of_all(of_block: Callable, sites: Tree, weights: np.ndarray) -> Tree:
+    """Apply a function of a block of draws and their numbers to all, and join what it gives.
+
+    One block at a time: the draws of a network fill the memory.
+    """
+    parts, first = [], 0
+    for block, own in in_blocks(sites, weights):
+        parts.append(of_block(block, np.arange(first, first + len(own))))
+        first += len(own)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
 def each_output(predictive: dist.Distribution) -> dist.Distribution:
@@ -217,25 +219,13 @@ def _compiled(
 
 
 def at_inputs(
-    function: Callable[[Tree, Tree], Tree],
-    values: Tree,
-    x: Tree,
-    known: list[Array] | None = None,
+    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree, known: list[Array] | None = None
 ) -> Callable[[Tree], Tree]:
     """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
 
-    What follows from x alone is computed here, once, unless it takes too much memory.
-
-    Parameters
-    ----------
-    function
-        Its result is a tree of arrays, such as a NumPyro distribution.
-    values
-        Some values, or their shapes.
-    x
-        Inputs.
-    known
-        What follows from x, from :func:`known_of_inputs`, if it has been computed before.
+    What follows from x alone is computed here, once, unless it takes too much memory or is `known`
+    from :func:`known_of_inputs`. Of `values` only the shapes count; what the function gives is a
+    tree of arrays, such as a NumPyro distribution.
     """
     program, kept = _split(function, values, x)
     if program is None:

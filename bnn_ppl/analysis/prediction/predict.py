@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 
 from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.distributions.crps import crps_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
-from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.draw_statistics import by_block, sites_to_predict
 from bnn_ppl.analysis.prediction.large_data import rows_of, stream_parts, written
 from bnn_ppl.analysis.prediction.model_average import Sums, adder, dataset_of
 from bnn_ppl.analysis.prediction.per_draw import (
@@ -23,6 +24,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
     row_dims,
+    with_arguments,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.several_sites import check_one_target, predicted_by_site
@@ -275,7 +277,7 @@ def function_draws(
     """
     check_arguments(posterior=posterior, draws=draws)
     posterior = predicting(posterior, draws, predictive)
-    return _as_draws(_functions(_centers, posterior, draws, x), draws, posterior)
+    return _as_draws(_functions(_center, posterior, draws, x), draws, posterior)
 
 
 def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tuple[Mixing, bool]:
@@ -284,7 +286,7 @@ def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tup
     The network itself predicts: a run that goes on has no fitted mean yet.
     """
     posterior = predicting(posterior, draws, "sampled")
-    functions = _functions(_centers_and_sds, posterior, draws, x)
+    functions = _functions(center_and_sd, posterior, draws, x)
     sd = functions.pop("sd", None)
     (center,) = functions.values()
     mixes = mixing_of(center, sd, weights=weights_of(draws))
@@ -312,11 +314,10 @@ def _as_draws(
     return with_groups(found, posterior=with_class_names(of_functions, draws, posterior))
 
 
-def _functions(
-    program: Callable, posterior: Posterior, draws: Any, x: Any
-) -> dict[str, np.ndarray]:
+def _functions(tell: Callable, posterior: Posterior, draws: Any, x: Any) -> dict[str, np.ndarray]:
+    """Give what is told of the distribution of y that each draw predicts."""
     x = checked_inputs(posterior, x)
-    of_draws = compiled(program, posterior)
+    of_draws = compiled(with_arguments(_told, tell), posterior)
     known: list[Array] | None = None
 
     def of_block(block: Tree, first: int) -> dict[str, Array]:
@@ -329,27 +330,16 @@ def _functions(
 
 def map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Apply a function of a block of draws and the first one's number to all; join by chain."""
-    sites = sites_to_predict(posterior, draws)
-    num_chains, num_draws = next(iter(sites.values())).shape[:2]
-    parts, first = [], 0
     with products_in(posterior.density.precision):
-        for block, weights in in_blocks(sites, np.ones((num_chains, num_draws))):
-            parts.append(jax.tree.map(np.asarray, of_block(block, first)))
-            first += len(weights)
-    return jax.tree.map(
-        lambda leaf: leaf.reshape(num_chains, num_draws, *leaf.shape[1:]), _joined(parts, axis=0)
-    )
+        return by_block(of_block, sites_to_predict(posterior, draws))
 
 
-def _centers(
-    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
+def _told(
+    tell: Callable, predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
 ) -> dict[str, Array]:
     at = of_draws(predictive, block, x, known)
-    return jax.lax.map(lambda values: dict([probs_or_mean(at(values))]), block)
+    return jax.lax.map(lambda values: tell(at(values)), block)
 
 
-def _centers_and_sds(
-    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
-) -> dict[str, Array]:
-    at = of_draws(predictive, block, x, known)
-    return jax.lax.map(lambda values: center_and_sd(at(values)), block)
+def _center(law: dist.Distribution) -> dict[str, Array]:
+    return dict([probs_or_mean(law)])

@@ -32,8 +32,13 @@ def predicting(
             "got predictive='closed_form' where each draw predicts, expected 'linearised' or "
             "'sampled': predict, and quantiles and probabilities of numbers, have the closed form"
         )
+    if posterior.sites.centres and form == "sampled":
+        raise ValueError(
+            "got predictive='sampled' with a linearised posterior, expected the one that was "
+            "sampled: pass what linearised(...) was given"
+        )
     if posterior.sites.centres:
-        return _as_it_is(posterior, form)
+        return posterior
     method, wanted = draws.attrs.get("method"), form or made_for(draws)
     if wanted == "sampled":
         return posterior
@@ -64,12 +69,3 @@ def check_form(form: str | None) -> None:
     if form not in (None, *get_args(PredictiveForm)):
         known = ", ".join(map(repr, get_args(PredictiveForm)))
         raise ValueError(f"got predictive={form!r}, expected one of {known}, or None")
-
-
-def _as_it_is(posterior: Posterior, form: str | None) -> Posterior:
-    if form == "sampled":
-        raise ValueError(
-            "got predictive='sampled' with a linearised posterior, expected the one that was "
-            "sampled: pass what linearised(...) was given"
-        )
-    return posterior

@@ -1,6 +1,7 @@
 """Quantiles of the predictive distribution: of the mixture over draws, not of its moments."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,10 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.prediction.closed_form import closed_form_gaussians
-from bnn_ppl.analysis.prediction.distribution_functions import (
-    distribution_function,
-    single_outputs,
-)
+from bnn_ppl.analysis.prediction.distribution_functions import distribution_function, single_outputs
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
@@ -20,9 +18,8 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     key_of,
-    numbered,
+    of_all,
     of_draws,
-    predictive_of,
     told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -34,7 +31,7 @@ from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -138,9 +135,8 @@ def predict_cdf(
             f"got y of shape {values.shape}, expected a number or {shape}: give one value for all "
             "rows, or one for each row and output"
         )
-    values = jnp.broadcast_to(values, shape)
-    solvers = _at_values, _share_of_draws
-    return _of_mixture(posterior, draws, x, values, solvers, predictive, by_row=True)
+    values = jnp.broadcast_to(values, shape)[..., None]
+    return _below_each(posterior, draws, x, values, predictive)[..., 0]
 
 
 def cdf_at(
@@ -156,8 +152,16 @@ def cdf_at(
     """
     x = checked_inputs(posterior, x)
     shape = len(jax.tree.leaves(x)[0]), *_outputs(posterior), len(values)
-    given, solvers = jnp.broadcast_to(jnp.asarray(values, float), shape), (_at_each, _share_at_each)
-    return _of_mixture(posterior, draws, x, given, solvers, predictive, by_row=True)
+    given = jnp.broadcast_to(jnp.asarray(values, float), shape)
+    return _below_each(posterior, draws, x, given, predictive)
+
+
+def _below_each(
+    posterior: Posterior, draws: Any, x: Tree, values: Array, form: PredictiveForm | None
+) -> np.ndarray:
+    """Give the probability of at most each of the values (row, ..., value) of a row."""
+    solvers = _at_each, _share_at_each
+    return _of_mixture(posterior, draws, x, values, solvers, form, by_row=True)
 
 
 def _outputs(posterior: Posterior) -> tuple[int, ...]:
@@ -188,19 +192,13 @@ def _of_mixture(
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     shares, found = jnp.asarray(weights.ravel(), float), []
-    first, _ = next(iter(in_blocks(sites, weights)))
-    known = has_function(predictive_of(posterior), first, x)
+    known = has_function(posterior, sites, x)
     drawn = compiled(distributions_of if known else _drawn, posterior)
     solve = solvers[0] if known else solvers[1]
     with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
-            # One block of draws at a time: those of a network fill the memory.
-            blocks = [
-                drawn(block, rows) if known else drawn(block, rows, numbers)
-                for block, numbers in numbered(in_blocks(sites, weights))
-            ]
-            each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+            each = of_all(partial(drawn, rows), sites, weights)
             own = given[start : start + size] if by_row else given
             found.append(np.asarray(solve(each, shares, own)))
     return np.concatenate(found, axis=0 if by_row else 1)
@@ -218,22 +216,24 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     return levels
 
 
-def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
+def distributions_of(
+    predictive: Predictive, x: Tree, block: Tree, numbers: Array | None = None
+) -> dist.Distribution:
     """Give what the draws of a block predict of x: distributions of single outputs, by draw."""
     at = of_draws(predictive, block, x)
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
 
 
-def has_function(predictive: Predictive, block: Tree, x: Tree) -> bool:
+def has_function(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     """Whether what is predicted has a distribution function; refuse classes."""
 
     def tell(law: dist.Distribution) -> bool:
         return distribution_function(single_outputs(law)) is not None
 
-    return told_of_first(predictive, block, x, tell)
+    return told_of_first(posterior, sites, x, tell)
 
 
-def _drawn(predictive: Predictive, block: Tree, x: Tree, numbers: Array) -> Array:
+def _drawn(predictive: Predictive, x: Tree, block: Tree, numbers: Array) -> Array:
     """Draw y: (draw of the weights, draw of y, row, ...)."""
     at = of_draws(predictive, block, x)
 
@@ -252,13 +252,9 @@ def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:
 
 
 def _share_at_each(drawn: Array, weights: Array, values: Array) -> np.ndarray:
+    shares, draws = np.asarray(weights) / np.sum(weights), np.asarray(drawn)
     each = np.moveaxis(np.asarray(values), -1, 0)
-    return np.stack([_share_of_draws(drawn, weights, y) for y in each], axis=-1)
-
-
-def _share_of_draws(drawn: Array, weights: Array, y: Array) -> np.ndarray:
-    shares = np.asarray(weights) / np.sum(weights)
-    return np.tensordot(shares, (np.asarray(drawn) <= np.asarray(y)).mean(1), 1)
+    return np.stack([np.tensordot(shares, (draws <= y).mean(1), 1) for y in each], axis=-1)
 
 
 def probabilities_below(each: dist.Distribution, y: Array) -> Array:
@@ -276,13 +272,13 @@ def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
     return jnp.tensordot(weights / weights.sum(), probabilities_below(each, y), 1)
 
 
-def _below_each(each: dist.Distribution, weights: Array, values: Array) -> Array:
+def _below_values(each: dist.Distribution, weights: Array, values: Array) -> Array:
     """Give the same for several values of each row: (row, ..., value)."""
     found = jax.lax.map(lambda y: _below(each, weights, y), jnp.moveaxis(values, -1, 0))
     return jnp.moveaxis(found, 0, -1)
 
 
-_at_values, _at_each = compiled_once(_below), compiled_once(_below_each)
+_at_each = compiled_once(_below_values)
 
 
 def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Array:

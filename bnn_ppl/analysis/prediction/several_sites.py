@@ -64,13 +64,22 @@ def check_one_target(posterior: Posterior) -> None:
         )
 
 
+def check_one_site(posterior: Posterior, doing: str) -> None:
+    """Refuse a model of several observed sites, saying what may be done for each by itself."""
+    if posterior.rows.targets is not None:
+        raise ValueError(
+            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
+            f"site: {doing} by bnn_ppl.of_site"
+        )
+
+
 def predicted_by_site(
     predict: Callable[[Posterior, Any], "xarray.Dataset"],
     posterior: Posterior,
     data: Any,
     first: int | None = None,
 ) -> "xarray.Dataset":
-    """Predict rows site by site, and jointly where y is given.
+    """Predict rows site by site, and jointly where y is given; names begin with the site's.
 
     ``predict(posterior, rows)`` predicts the rows of a posterior with one observed site; `first` is
     the number of the first row, of a part of the rows.
@@ -87,16 +96,12 @@ def predicted_by_site(
         warnings.filterwarnings("ignore", _NONFINITE)
         for site in targets_in(posterior).names:
             rows = x if y is None else (x, y[site])
-            found |= prefixed(predict(view_of(posterior, site), rows), site).data_vars
+            own = predict(view_of(posterior, site), rows)
+            names = [str(name) for name in (*own.data_vars, *own.dims) if name != _ROW]
+            found |= own.rename({name: f"{site}_{name}" for name in names}).data_vars
         if columns is not None:
             found["log_prob"] = predict(jointly(posterior), (x, columns)).log_prob
     return xarray.Dataset(found)
-
-
-def prefixed(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
-    """Begin the names of a site's variables, and of their dimensions, with the site's."""
-    names = [str(name) for name in (*prediction.data_vars, *prediction.dims) if name != _ROW]
-    return prediction.rename({name: f"{site}_{name}" for name in names})
 
 
 def of_one_site(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
@@ -165,6 +170,5 @@ def jointly(posterior: Posterior) -> Posterior:
 def _part(
     site: str, targets: Targets, predictive: Callable, values: Any, x: Any, y: Any = None
 ) -> dist.Distribution:
-    if y is None:
-        return predictive(values, x).part(site)
-    return predictive(values, x, targets.columns_of(site, y)).part(site)
+    known = () if y is None else (targets.columns_of(site, y),)
+    return predictive(values, x, *known).part(site)

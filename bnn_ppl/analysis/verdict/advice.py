@@ -127,10 +127,7 @@ def _gain_of_averaging(sample: RowSample) -> float:
 
 
 def _of_unseen(
-    sample: RowSample,
-    unseen: tuple[float, float] | None,
-    without: float,
-    scores: HeldOut | None,
+    sample: RowSample, unseen: tuple[float, float] | None, without: float, scores: HeldOut | None
 ) -> Iterator[Finding]:
     if unseen is None:
         return
@@ -156,11 +153,11 @@ def _of_unseen(
 
 
 def of_confidence(
-    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None
+    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None, scores: HeldOut | None
 ) -> Iterator[Finding]:
     """Find predictions that are far less or far more sure than their errors allow."""
     if sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
-        yield from _of_classes(posterior, sample, left)
+        yield from _of_classes(posterior, sample, left, scores)
     elif left is not None and left.variance is not None and left.center.shape == sample.y.shape:
         yield from _of_spread(sample, left, left.variance)
 
@@ -176,12 +173,14 @@ def _of_noise(sample: RowSample) -> str:
 
 
 def _of_classes(
-    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None
+    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None, scores: HeldOut | None
 ) -> Iterator[Finding]:
     probs = sample.mean if left is None else left.center
     sure, right = probs.max(-1), probs.argmax(-1) == sample.y
     gap, error = _mean_and_error(sample, _of_known(sample, sure - right))
     if abs(gap) <= _MOST_GAP + 2 * error:
+        return
+    if left is None and gap < 0 and not _unsure_elsewhere(sample, scores):
         return
     rows = "training rows" if left is None else "left-out rows"
     text = (
@@ -190,6 +189,18 @@ def _of_classes(
         f"{right[sample.known].mean():.2f} at {rows}"
     )
     yield Finding("unsure" if gap < 0 else "too_sure", text, _of_width(posterior, gap < 0))
+
+
+def _unsure_elsewhere(sample: RowSample, scores: HeldOut | None) -> bool:
+    """Say whether held-out rows too are predicted better than the probabilities claim.
+
+    Of training rows alone more are right than of others, also where the probabilities hold there.
+    """
+    if scores is None:
+        return False
+    error = float(sample.score_by_row.std() / np.sqrt(scores.num_rows))
+    entropy = -(sample.mean * np.log(np.maximum(sample.mean, 1e-38))).sum(-1)
+    return scores.last + 2 * error < _mean_and_error(sample, _by_row(entropy * sample.known))[0]
 
 
 def _of_spread(sample: RowSample, left: LeaveOneOut, variance: np.ndarray) -> Iterator[Finding]:

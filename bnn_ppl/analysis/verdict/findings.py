@@ -132,7 +132,6 @@ def of_tempering(draws: Any) -> Iterator[Finding]:
             f"steps at an exponent of {reached:.2g}, expected 1",
             "raise num_warmup",
         )
-
     if gap(draws) > MOST_GAP:
         forward, backward = (
             float(draws["fitted"][f"log_evidence_{way}"].mean()) for way in ("forward", "backward")
@@ -346,13 +345,16 @@ def of_fits(sample: RowSample, draws: Any, rhat: float) -> Iterator[Finding]:
 
 
 def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
-    """Find fits that learn the noise with so many weights that these explain part of it."""
-    held_out = "noise_rows" in _settings(draws)
-    if (
-        noise_sites(posterior)
-        and not held_out
-        and posterior.num_weights > posterior.num_rows / ROWS_A_WEIGHT
-    ):
+    """Find fits that learn the noise with so many weights that these explain part of it.
+
+    Of Gaussians only those about points of an optimiser: the noise of the others allows for the
+    spread of their weights.
+    """
+    settings = _settings(draws)
+    allows = "gaussian" in draws.attrs.get("draws_from", "") and settings.get("inner") != "descent"
+    held_out = "noise_rows" in settings
+    few = posterior.num_weights > posterior.num_rows / ROWS_A_WEIGHT
+    if few and noise_sites(posterior) and not held_out and not allows:
         yield Finding(
             "narrow",
             f"a fit of {posterior.num_weights:,} weights to {posterior.num_rows:,} rows "

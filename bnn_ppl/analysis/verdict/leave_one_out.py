@@ -16,7 +16,9 @@ from bnn_ppl.model.posterior import Posterior
 
 Array = np.ndarray
 
-_PARTS = 20  # of training, in each of which the scores of held-out rows are averaged
+# Scores of held-out rows are averaged in so many parts of training, the best of which counts: fewer
+# where a part would score fewer rows, since the best of several noisy averages is too good.
+_MOST_PARTS, _LEAST_ROWS = 20, 1_000
 
 
 class LeaveOneOut(NamedTuple):
@@ -107,6 +109,9 @@ def _own_rows(posterior: Posterior, draws: Any, stats: Any) -> HeldOut | None:
         return None
     share = json.loads(draws.attrs.get("settings", "{}")).get("subsample", 1.0)
     num_rows = rows_of_share(share, posterior.num_rows)
+    num_held_out = int(share_scored(posterior) * num_rows)
+    batch = draws.attrs.get("batch_size", "all")
+    rows_a_score = share_scored(posterior) * batch if batch != "all" else _LEAST_ROWS  # all of them
     trials = int(num_trial_steps(draws.attrs["num_warmup"], usual_lengths(posterior, num_rows)))
     stats = stats.isel(step=stats["step"].values >= trials).transpose("chain", "step")
     of_chains = []
@@ -114,17 +119,15 @@ def _own_rows(posterior: Posterior, draws: Any, stats: Any) -> HeldOut | None:
         known = np.flatnonzero(np.isfinite(scores))
         if not len(known):
             return None
-        # A score of one batch is of few rows.
-        parts = np.array_split(known, min(_PARTS, len(known)))
+        num_parts = int(len(known) * rows_a_score / _LEAST_ROWS)
+        parts = np.array_split(known, max(1, min(_MOST_PARTS, len(known), num_parts)))
         by_part = [-scores[part].mean(dtype=float) for part in parts]
         best = int(np.argmin(by_part))
         last = -1 if trains[known[-1] + 1 :].any() else best
         of_chains.append((by_part[last], by_part[best], stats["step"].values[parts[best][-1]] + 1))
     last_nll, best_nll, step = (float(value) for value in np.mean(of_chains, 0))
-    num_held_out = int(share_scored(posterior) * num_rows) * len(of_chains)
-    return HeldOut(
-        last_nll, best_nll, int(step), min(num_held_out, posterior.num_rows), given=False
-    )
+    num_rows = min(num_held_out * len(of_chains), posterior.num_rows)
+    return HeldOut(last_nll, best_nll, int(step), num_rows, given=False)
 
 
 def p_of_independence(x: list[Array], y: Array, of_classes: bool) -> float:
@@ -133,16 +136,7 @@ def p_of_independence(x: list[Array], y: Array, of_classes: bool) -> float:
     By their distance correlation, which is 0 for independent ones alone (Székely et al., 2007,
     Annals of Statistics 35(6)), without its bias, and the upper bound of its distribution by Shen
     et al. (2022, Journal of Computational and Graphical Statistics 31(1)), which holds for all
-    levels up to .05.
-
-    Parameters
-    ----------
-    x
-        Arrays (row, ...).
-    y
-        Array (row, ...), of numbers of classes or others.
-    of_classes
-        Whether two values of y are either equal or different, and nothing in between.
+    levels up to .05. Two values of y that is `of_classes` are either equal or different.
     """
     columns = np.concatenate([leaf.reshape(len(leaf), -1).astype(float) for leaf in x], axis=1)
     y = y.reshape(len(y), -1)

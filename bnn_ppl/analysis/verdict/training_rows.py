@@ -18,7 +18,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     center_and_sd,
     compiled,
     of_draws,
-    predictive_of,
     probs_or_mean,
     told_of_first,
     with_arguments,
@@ -191,12 +190,11 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
 def support_of_y(posterior: Posterior, sites: dict[str, Any], x: Tree) -> Any:
     """Give the support of a number of y, by the first draw (chain, draw, ...) of all sites."""
     first = {site: values[:1, :1] for site, values in sites.items()}
-    block, _ = next(in_blocks(sites_to_judge(posterior, first), np.ones((1, 1))))
 
     def tell(law: dist.Distribution) -> Any:
         return element_support(uncensored(law).support)
 
-    return told_of_first(predictive_of(posterior), block, x, tell)
+    return told_of_first(posterior, sites_to_judge(posterior, first), x, tell)
 
 
 def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:

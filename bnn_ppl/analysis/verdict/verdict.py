@@ -169,7 +169,7 @@ def _of_predictions(
     advice = Advice(_to_learn(draws, wrong), sample.sd is not None and not wrong)
     more = [*of_inputs(posterior, sample, left, scores, advice)]
     if not wrong | {finding.kind for finding in more} - {*_NOTES}:
-        more += of_confidence(posterior, sample, left)
+        more += of_confidence(posterior, sample, left, scores)
     if {"overfits", "uninformative"} & {finding.kind for finding in more}:  # not for want of steps
         found[:] = [finding for finding in found if finding.kind != "unfinished"]
     return more

@@ -100,10 +100,7 @@ def function_correlations(
 
     deviations, done = _NOTHING, 0
     num_rows = len(jax.tree.leaves(x)[0])
-    with (
-        products_in(posterior.density.precision),
-        reporting(progress, weights.size) as report,
-    ):
+    with products_in(posterior.density.precision), reporting(progress, weights.size) as report:
         for block, share in in_blocks(sites, weights):
             deviations = _added(deviations, np.asarray(outputs(block), float), share)
             done += len(share)

@@ -10,7 +10,10 @@ _FLATTEST = 1e-5
 
 def triangle_of(positions: tuple[Position, ...]) -> np.ndarray:
     """Corners (3, 2) in coordinates of the plane, by Gram-Schmidt in double precision."""
-    flat = [_flat(position) for position in positions]
+    flat = [
+        np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in position.values()])
+        for position in positions
+    ]
     base, side = flat[1] - flat[0], flat[2] - flat[0]
     length = float(np.linalg.norm(base))
     along = float(side @ base) / length if length else 0.0
@@ -22,10 +25,6 @@ def triangle_of(positions: tuple[Position, ...]) -> np.ndarray:
             f"{sides[2]:.4g}), expected a triangle: choose draws further apart"
         )
     return np.array([[0.0, 0.0], [length, 0.0], [along, height]])
-
-
-def _flat(position: Position) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in position.values()])
 
 
 def grid_lines(

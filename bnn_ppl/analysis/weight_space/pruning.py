@@ -28,22 +28,13 @@ if TYPE_CHECKING:
     import arviz
     import pandas
 
-__all__ = [
-    "divergence_from_prior",
-    "moments",
-    "pruned",
-    "pruning_curve",
-    "signal_to_noise",
-]
+__all__ = ["divergence_from_prior", "moments", "pruned", "pruning_curve", "signal_to_noise"]
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 
 
 def pruned(
-    posterior: Posterior,
-    draws: "arviz.InferenceData",
-    share: float,
-    by: str = "signal_to_noise",
+    posterior: Posterior, draws: "arviz.InferenceData", share: float, by: str = "signal_to_noise"
 ) -> "arviz.InferenceData":
     """Delete a share of each chain's weights: those with the lowest scores become 0 in its draws.
 

@@ -93,7 +93,9 @@ def surface(
         or shapes, the prior leaves its scale open, a number is out of range, the mesh has other
         axes, or its devices share the rows of a stream.
     """
-    _check_grid(num_points, margin)
+    check_count("num_points", num_points, least=2)
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"got margin={margin}, expected a share of 0 or more; 0.25 is usual")
     if posterior.prior.open_scale is not None:
         raise ValueError(
             "got a posterior whose prior leaves its scale open, expected the scale that the run "
@@ -224,10 +226,7 @@ def _on_devices(
     shared = everywhere(positions, mesh), _all_rows(posterior, mesh)
     found: list[dict[str, np.ndarray]] = []
     highest = -math.inf
-    with (
-        products_in(posterior.density.precision),
-        reporting(progress, num_points) as report,
-    ):
+    with products_in(posterior.density.precision), reporting(progress, num_points) as report:
         for block in blocks:
             values = values_at(by_chain(block, mesh), *shared)
             found.append(multihost_utils.process_allgather(values, tiled=True))
@@ -288,12 +287,6 @@ def _dataset(
 
 
 # --- bad input
-
-
-def _check_grid(num_points: int, margin: float) -> None:
-    check_count("num_points", num_points, least=2)
-    if not 0 <= margin < math.inf:
-        raise ValueError(f"got margin={margin}, expected a share of 0 or more; 0.25 is usual")
 
 
 def _check_sharing(posterior: Posterior, mesh: Mesh) -> None:

@@ -130,7 +130,9 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     sites = sites_of(posterior, draws)
     values = {site: np.array(array.values) for site, array in sites.items()}
     fitted: Any = groups_of(draws).get("fitted", {})
-    of_fit = {name: np.array(own) for name, own in fitted.items() if _is_by_weight(name, own)}
+    # What was fitted by weight, as means and scales are, or by chain alone.
+    by_weight = [n for n, own in fitted.items() if n.endswith((".loc", ".scale")) or own.ndim < 2]
+    of_fit = {name: np.array(fitted[name]) for name in by_weight}
     means = {site: array.mean(1) for site, array in values.items()}
     precisions = {site: float(std) ** -2 for site, std in posterior.prior.std.items()}
     reference = {site: mean[0] for site, mean in means.items()}
@@ -151,11 +153,6 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
         kept = {name: fitted[name].copy(data=own) for name, own in of_fit.items()}
         changed["fitted"] = fitted[[*kept]].assign(kept)
     return with_groups(draws, **changed)
-
-
-def _is_by_weight(name: str, fitted: "xarray.DataArray") -> bool:
-    """Whether what was fitted is by weight, as means and scales are, or by chain alone."""
-    return name.endswith((".loc", ".scale")) or fitted.ndim < 2
 
 
 def barrier(

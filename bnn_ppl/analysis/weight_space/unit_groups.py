@@ -43,22 +43,11 @@ def unit_groups(function: Callable, position: dict[str, Any], rows: Any) -> list
 
     Each axis of each site starts as a group of its own. Wherever the traced computation aligns two
     axes (a sum of products over them, an addition) their groups are joined; an axis aligned with an
-    input, or that meets an operation not known here, is not permuted.
+    input, or that meets an operation not known here, is not permuted. Of `position` and `rows`, the
+    arguments of the function, only the shapes are used.
 
-    Parameters
-    ----------
-    function
-        ``position, rows -> array``, such as the log-likelihood.
-    position
-        Arrays by site, or shapes.
-    rows
-        Inputs and y, of which only the shapes are used.
-
-    Returns
-    -------
-    list of Units
-        Largest first. What the operations do is not fully known: check that the function keeps its
-        value.
+    Groups are given largest first. What the operations do is not fully known: check that the
+    function keeps its value.
     """
     leaves, _ = jax.tree.flatten((position, rows))
     program = jax.make_jaxpr(lambda position, rows: function(position, rows))(position, rows)

@@ -116,11 +116,8 @@ def _fitted(draws: Any, sites: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     if "fitted" not in draws:
         return {}
     fitted, names = draws.fitted, {site: (f"{site}.loc", f"{site}.scale") for site in sites}
-    return {
-        site: (fitted[loc].values.astype(float), fitted[scale].values.astype(float))
-        for site, (loc, scale) in names.items()
-        if loc in fitted and scale in fitted
-    }
+    known = {site: both for site, both in names.items() if all(name in fitted for name in both)}
+    return jax.tree.map(lambda name: fitted[name].values.astype(float), known)
 
 
 def _from_draws(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -128,13 +125,7 @@ def _from_draws(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, 
         _of_chain({site: values[i : i + 1] for site, values in sites.items()}, weights[i : i + 1])
         for i in range(len(weights))
     ]
-    return {
-        site: (
-            np.stack([chain[site][0] for chain in chains]),
-            np.stack([chain[site][1] for chain in chains]),
-        )
-        for site in sites
-    }
+    return jax.tree.map(lambda *of_chains: np.stack(of_chains), *chains)
 
 
 def _of_chain(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:

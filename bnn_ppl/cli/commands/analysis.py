@@ -18,8 +18,8 @@ from bnn_ppl.analysis.weight_space.surface import corners as corners_of
 from bnn_ppl.analysis.weight_space.surface import surface as surface_through
 from bnn_ppl.cli.problem.build import USUAL_SCALE, conditioned
 from bnn_ppl.cli.problem.rows import Scored
-from bnn_ppl.cli.run_folders import Opened, figure_path, reopen, reopen_all
-from bnn_ppl.cli.tables import table_text
+from bnn_ppl.cli.run_folders import Opened, check_same, figure_path, reopen, reopen_all
+from bnn_ppl.cli.tables import table_text, write_table
 from bnn_ppl.plots.weight_space.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay
 from bnn_ppl.storage.inference_data import evenly, thinned
@@ -72,7 +72,9 @@ def correlations(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    _check_counts(num_draws=num_draws, num_rows=num_rows)
+    for option, count in {"num-draws": num_draws, "num-rows": num_rows}.items():
+        if count < 2:
+            raise ValueError(f"got --{option} {count}, expected 2 or more: correlate several")
     run = reopen(folder, data_dir)
     if corruptions and run.data.test.x.ndim != 4:
         raise ValueError(
@@ -88,10 +90,10 @@ def correlations(
     for title, table in tables.items():
         print(f"\n{title}: {_within_and_between(table)}")
         print(table.to_string(na_rep="", float_format="{:.3f}".format))
-    _tidy(tables).to_csv(folder / "correlations.csv", index=False)
     what = "class" if run.data.num_classes else "y"
-    bnn.plots.correlations(tables, what=what).savefig(folder / "correlations.png", dpi=150)
-    print(f"\ntable in {folder / 'correlations.csv'}, figure in {folder / 'correlations.png'}")
+    print()
+    drawn = bnn.plots.correlations(tables, what=what)
+    write_table(_tidy(tables), drawn, folder / "correlations.csv")
     if corruptions:
         decays = {
             title: correlation_decay(
@@ -116,10 +118,7 @@ def _write_decays(decays: dict[str, Any], folder: Path) -> None:
     means.loc["RBF kernel"] = table.groupby("severity")["rbf"].mean()
     print("\ncorrelation with the corrupted image, by severity, mean over corruptions")
     print(means.to_string(na_rep="", float_format="{:.3f}".format))
-    path = folder / "correlation_decay.csv"
-    table.to_csv(path, index=False)
-    bnn.plots.correlation_decay(decays).savefig(path.with_suffix(".png"), dpi=150)
-    print(f"table in {path}, figure in {path.with_suffix('.png')}")
+    write_table(table, bnn.plots.correlation_decay(decays), folder / "correlation_decay.csv")
 
 
 def chains(
@@ -178,16 +177,7 @@ def chains(
         progress=progress,
     )
     print(table_text(table, index=False))
-    table.to_csv(folder / "chains.csv", index=False)
-    bnn.plots.chain_budget(table).savefig(folder / "chains.png", dpi=150)
-    print(f"table in {folder / 'chains.csv'}, figure in {folder / 'chains.png'}")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 2:
-            option = name.replace("_", "-")
-            raise ValueError(f"got --{option} {count}, expected 2 or more: correlate several")
+    write_table(table, bnn.plots.chain_budget(table), folder / "chains.csv")
 
 
 def _priors_and_posterior(
@@ -311,25 +301,13 @@ def _chosen(
             f"got {len(folders)} folders, expected one run, for three of its draws, or three runs"
         )
     runs = reopen_all(folders, data_dir)
-    _check_models(runs)
+    check_same(runs, _SAME, "give runs of one model")
     first = next(iter(runs.values()))
     pairs = corners or ((0, -1),) * 3
     return first, {
         name: corner(first.posterior, run.draws, *pair)
         for (name, run), pair in zip(runs.items(), pairs, strict=True)
     }
-
-
-def _check_models(runs: dict[str, Opened]) -> None:
-    (_, first), *others = runs.items()
-    for name, run in others:
-        for setting in _SAME:
-            got, expected = (each.problem.options()[setting] for each in (run, first))
-            if got != expected:
-                raise ValueError(
-                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
-                    "give runs of one model"
-                )
 
 
 def _corner_table(surface: Any) -> str:

@@ -7,15 +7,19 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.acquisition.acquire import Score
+from bnn_ppl.cli.problem.build import posterior_of
+from bnn_ppl.cli.problem.likelihoods import chosen_likelihood
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import Scored
-from bnn_ppl.cli.problem.student import student_of
 from bnn_ppl.cli.run_folders import check_out, figure_path, reopen
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.storage.copied_run import write_run
+from bnn_ppl.storage.problem import CHOICE, LAW
 
 _ROWS_SHOWN = 10
+_NOISE_FLOOR = 1e-4  # of a student, in standard deviations of y: below any that a run finds
 
 
 def explain(
@@ -164,7 +168,7 @@ def distil(
     """
     out = _new_folder(folder, out, "distilled")
     run = reopen(folder, data_dir)
-    changed, student = student_of(run.problem, run.data)
+    changed, student = _student(run.problem, run.data)
     given = run.posterior, run.draws
     options: dict[str, Any] = {"num_inputs": num_inputs, "seed": seed, "progress": progress}
     found = bnn.distil(*given, student=student, **options)
@@ -174,6 +178,31 @@ def distil(
     print(table_text(found.table))
     num, total = found.student.num_weights, found.draws.attrs["distilled_from"]
     print(f"\none network of {num:,} parameters for {total:,} draws: {out}")
+
+
+def _student(problem: Problem, data: Any) -> tuple[dict[str, Any], bnn.Posterior | None]:
+    """Give the options that are others than the run's, and the model to train.
+
+    Of classes these are none, and the model is that of the run. Of numbers, a network for the mean
+    and one for the standard deviation, whatever the likelihood.
+    """
+    if data.num_classes is not None:
+        return {}, None
+    chosen = chosen_likelihood(problem)
+    if chosen is not None and not chosen.targets.standardised:
+        raise ValueError(
+            f"got a run with --likelihood {chosen.name}, expected numbers of any sign or classes: "
+            "use bnn-ppl compress"
+        )
+    changed: dict[str, Any] = {
+        "noise": "heteroscedastic",
+        "noise_floor": _NOISE_FLOOR,
+        "covariance": "diagonal",
+    }
+    if chosen is not None:
+        changed |= {"likelihood": "auto", "num_parts": None, "levels": None}
+    posterior = posterior_of(problem.changed(**changed), data)
+    return changed | {CHOICE: None} | ({} if chosen is None else {LAW: None}), posterior
 
 
 def _new_folder(folder: Path, out: Path | None, kind: str) -> Path:

@@ -23,7 +23,7 @@ from bnn_ppl.cli.problem.subspace import InSubspace
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.tables import machine_plan_table, plan_table
 from bnn_ppl.runtime.machines.devices import planned_for
-from bnn_ppl.runtime.machines.machines import Machine, machine
+from bnn_ppl.runtime.machines.machines import machine
 from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
 from bnn_ppl.sampling.search.scale_search import MOST_STEPS
 
@@ -77,7 +77,10 @@ def plan_command() -> Callable[..., None]:
             join_hosts()
         if gradients_a_draw is not None and devices is None:
             raise ValueError("got --gradients-a-draw without --devices, expected both: drop it")
-        target = None if devices is None else _compiled_for(devices)
+        target = None
+        if devices is not None:
+            jax.config.update("jax_platforms", "cpu")  # JAX is not to look for such devices here
+            target = machine(devices)
         if general.init is not None:
             running = running | {"init": bnn.diagnostics.load(general.init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
@@ -109,9 +112,3 @@ def plan_command() -> Callable[..., None]:
 
     plan.__annotations__ |= annotations()
     return plan
-
-
-def _compiled_for(devices: str) -> Machine:
-    """Describe a machine that is not here, once JAX is told to look for no device of its kind."""
-    jax.config.update("jax_platforms", "cpu")
-    return machine(devices)

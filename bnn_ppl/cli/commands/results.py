@@ -188,7 +188,11 @@ def compare(
             "got --refit, --most-refits or --no-match-moments with --by predictions, expected "
             "--by loo with them"
         )
-    _check_comparison([folder.name for folder in folders], reference, calibrate)
+    names = [folder.name for folder in folders]
+    check_names(names)
+    check_reference(reference, names)
+    if not 0 <= calibrate < 1:
+        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
     runs = reopen_all(folders, data_dir, on)
     first = next(iter(runs.values()))
     check_published(reference, first)
@@ -258,14 +262,6 @@ def _print_floor(table: Any) -> None:
     if floor:
         words = [f"{HEADINGS[name].lower()} {cell(value)}" for name, value in floor.items()]
         print(f"one half of the reference's chains against the other: {', '.join(words)}")
-
-
-def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
-    """Refuse, before anything is predicted, what could not be compared."""
-    check_names(names)
-    check_reference(reference, names)
-    if not 0 <= calibrate < 1:
-        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
 
 
 def check_reference(reference: str | None, names: list[str]) -> None:

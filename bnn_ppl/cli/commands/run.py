@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.distributions.crps import crps_if_quick
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
+from bnn_ppl.analysis.prediction.quantiles import cdf_at
 from bnn_ppl.cli.commands.results import num_draws, predicting
 from bnn_ppl.cli.kept_searches import (
     folders_named,
@@ -22,10 +24,9 @@ from bnn_ppl.cli.kept_searches import (
     with_structure_of,
 )
 from bnn_ppl.cli.methods import LENGTHS, Chosen, Training, built_method, in_steps
-from bnn_ppl.cli.panels import distribution_panel
 from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, settled
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
-from bnn_ppl.cli.problem.likelihoods import noises_to_compare
+from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, noises_to_compare
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
@@ -34,6 +35,8 @@ from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.run_folders import keep_input, settings_of, stem_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
+from bnn_ppl.data.tables.roles import apart
+from bnn_ppl.model.likelihoods.likelihood import COUNTS, POSITIVE
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
@@ -41,6 +44,8 @@ from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.checkpoint import BusyError, OtherRunError, alone_in, read_header
 from bnn_ppl.storage.files import COPY, LOCK, PROBLEM
 from bnn_ppl.storage.problem import CHOICE, write_problem
+
+_MOST_COUNTS, _NUM_TIMES = 60, 50  # of the panel of a likelihood
 
 
 def run_command() -> Callable[..., Any]:
@@ -193,8 +198,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
         print(f"{draws.attrs['verdict']}\n")
     check = calibration_of(prediction, test, run.data)
-    verdict = draws.attrs.get("verdict", "")
-    other = noises_to_compare(run.problem, run.data, check.table, verdict, run.choice)
+    other = noises_to_compare(run.problem, run.data, check.table, draws.attrs, run.choice)
     print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n{other}")
     figure = bnn.plots.report(
         draws,
@@ -207,13 +211,37 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         title=f"{run.method} on {chosen.data}, split {chosen.split}, {run.rows} rows",
         outputs=run.data.output_names,
         check=check,
-        panel=distribution_panel(run.problem, run.posterior, draws, run.to_score),
+        panel=_distribution_panel(run.problem, run.posterior, draws, run.to_score),
         choice=run.choice,
     )
     file = run.folder / "report.png"
     figure.savefig(file, dpi=150)
     print(f"figure in {file}, draws in {run.folder}")
     return prediction, functions
+
+
+def _distribution_panel(
+    problem: Problem, posterior: bnn.Posterior, draws: Any, data: Any
+) -> Callable[..., Any] | None:
+    """Give what draws, on axes, the distribution of counts or times over all test rows.
+
+    None for other likelihoods, for several targets, and for counts too large to show one by one.
+    Probabilities are exact, not shares of draws of y, which are few where a method has few draws of
+    the weights. The data have the rows to score in the place of the test rows.
+    """
+    chosen, rows = chosen_likelihood(problem), data.test
+    if chosen is None or not len(rows.y) or np.ndim(rows.y) > 1:
+        return None
+    cdf = partial(cdf_at, posterior, draws, rows.x)
+    most = int(rows.y.max())
+    if chosen.targets is COUNTS and most < _MOST_COUNTS:
+        return partial(bnn.plots.rootogram, cdf(np.arange(most + 1)).T, rows.y)
+    if chosen.targets is not POSITIVE:
+        return None
+    columns = apart(rows.x, data.roles)[1]
+    times = np.linspace(0, rows.y.max(), _NUM_TIMES)
+    survival = 1 - cdf(times).mean(0)
+    return partial(bnn.plots.survival, times, survival, rows.y, columns.get("censoring"))
 
 
 def _rows_to_score(problem: Problem, data: Any) -> Any:

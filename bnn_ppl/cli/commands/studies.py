@@ -9,7 +9,7 @@ import bnn_ppl as bnn
 from bnn_ppl import studies
 from bnn_ppl.cli.problem.networks import network, refuse_hidden
 from bnn_ppl.cli.problem.problem import Net, Problem
-from bnn_ppl.cli.tables import table_text
+from bnn_ppl.cli.tables import table_text, write_table
 from bnn_ppl.methods.laplace_approximation.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner
@@ -110,7 +110,7 @@ def continual(
     images, training = studying.images(), studying.training("continual")
     table = studies.continual_learning(
         images,
-        _mlp(images, hidden),
+        partial(bnn.nets.MLP, prod(images.train.x.shape[1:]), hidden, _num_classes(images)),
         learners=learners,
         num_tasks=num_tasks,
         prior=bnn.priors.fan_in(prior_scale),
@@ -121,7 +121,8 @@ def continual(
     )
     print(_accuracies(table))
     folder = training["folder"]
-    _write(table, bnn.plots.continual(table), folder / "accuracies.csv", folder / "continual.png")
+    drawn = bnn.plots.continual(table)
+    write_table(table, drawn, folder / "accuracies.csv", folder / "continual.png")
 
 
 def label_noise(
@@ -192,18 +193,7 @@ def label_noise(
         table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table_text(table, index=False))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
-    path = training["folder"] / "label_noise.csv"
-    _write(table, bnn.plots.label_noise(table), path, path.with_suffix(".png"))
-
-
-def _write(table: Any, drawn: Any, path: Path, figure: Path) -> None:
-    table.to_csv(path, index=False)
-    drawn.savefig(figure, dpi=150)
-    print(f"table in {path}, figure in {figure}")
-
-
-def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
-    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, _num_classes(data))
+    write_table(table, bnn.plots.label_noise(table), training["folder"] / "label_noise.csv")
 
 
 def _num_classes(data: Any) -> int:

@@ -22,7 +22,7 @@ from bnn_ppl.cli.problem.likelihoods import have_same_units
 from bnn_ppl.cli.problem.problem import ColumnOptions
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
-from bnn_ppl.cli.tables import table_text, with_output_names
+from bnn_ppl.cli.tables import table_text, with_output_names, write_table
 from bnn_ppl.data.tables.published import HMCChains
 
 _ALL_ROWS = (
@@ -291,12 +291,10 @@ def _report(tables: list[Any], study: Study, folder: Path) -> None:
         table = mean_and_error(runs.drop(columns=repeated), options)
     shown = table.dropna(axis="columns", how="all")  # without what no run has
     print(table_text(with_errors(shown), index=False))
-    table.to_csv(folder / "sweep.csv", index=False)
-    bnn.plots.sweep(table, options).savefig(folder / "sweep.png", dpi=150)
     number = len(tables)
     each = f": mean ± standard error of {number} runs" if number > 1 else ""
     print(f"scores on the {study.on} rows{each}")
-    print(f"table in {folder / 'sweep.csv'}, figure in {folder / 'sweep.png'}")
+    write_table(table, bnn.plots.sweep(table, options), folder / "sweep.csv")
 
 
 def mean_and_error(runs: Any, options: list[str]) -> Any:

@@ -20,12 +20,12 @@ from bnn_ppl.cli.problem.networks import (
     inputs,
     network,
     refuse_hidden,
+    refuse_unused_new,
     with_usual_net,
 )
 from bnn_ppl.cli.problem.partly import parameters_in_words, partly, refuse_unused_others
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, num_training, training_rows
-from bnn_ppl.cli.problem.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
@@ -105,12 +105,17 @@ def searched(problem: Problem, data: Any, posterior: bnn.Posterior) -> list[str]
 
 
 def searched_structure(problem: Problem, data: Any) -> list[str]:
-    """Name what a run finds of the model of a table.
+    """Name what a run finds of the model of a table."""
+    return open_structure(problem, data) if jax.process_count() == 1 else []
+
+
+def open_structure(problem: Problem, data: Any) -> list[str]:
+    """Name what is worth a search of the model of a table.
 
     Not with weights that are given or named, whose layers are known.
     """
     table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
-    if not table or data.stream is not None or jax.process_count() > 1:
+    if not table or data.stream is not None:
         return []
     chosen, likelihood = problem.network, problem.likelihood
     named = chosen.weights is not None or problem.prior.bayesian is not None

@@ -15,13 +15,7 @@ _OF_THE_REST |= {"noise_floor", "covariance", "temperature", "tempered", "microb
 
 
 def refuse_unused_features(features: Path | None, problem: Problem, inside: InSubspace) -> None:
-    """Refuse a folder for the features of a network without fixed layers, or in a subspace.
-
-    Raises
-    ------
-    ValueError
-        If one is given and all weights are random, or a run in a subspace would not read it.
-    """
+    """Refuse a folder for the features of a network without fixed layers, or in a subspace."""
     if features is not None and inside.subspace is not None:
         raise ValueError(
             f"got --features {features} with --subspace, expected one of them: drop one"
@@ -34,13 +28,7 @@ def refuse_unused_features(features: Path | None, problem: Problem, inside: InSu
 
 
 def claim(features: Path | None, problem: Problem) -> None:
-    """Make the folder this problem's; refuse one of another network or of other data.
-
-    Raises
-    ------
-    ValueError
-        If it is the folder of another problem, or holds something else.
-    """
+    """Make the folder this problem's; refuse one of another network or of other data."""
     if features is None:
         return
     settings, record = _settings(problem), features / _RECORD

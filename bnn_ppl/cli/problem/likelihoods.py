@@ -1,6 +1,6 @@
 """Likelihoods by the names that the command line gives them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,28 +38,35 @@ def chosen_likelihood(problem: Problem) -> Description | None:
 
 
 def noises_to_compare(
-    problem: Problem, data: Any, table: Any, verdict: str, choice: str | None
+    problem: Problem, data: Any, table: Any, judged: Mapping[str, Any], choice: str | None
 ) -> str:
     """Say which other noise may fit better, where a single Gaussian does not fit; else "".
 
-    `table` is that of the calibration check, `choice` what the run has chosen over what. Where the
-    verdict says that the noise is at its floor, this makes the intervals too wide.
+    `table` is that of the calibration check, `judged` the attributes of the draws with the verdict,
+    `choice` what the run has chosen over what. Where the draws are wrong, or where the noise is at
+    its floor, this makes the intervals so.
     """
     chosen = problem.likelihood
     one_sd = data.num_classes is None and chosen.noise in ("auto", "learnt")
     if not one_sd or chosen.covariance == "full" or chosen_likelihood(problem) is not None:
         return ""
-    if AT_FLOOR in verdict:
+    if judged.get("converged") == 0 or AT_FLOOR in judged.get("verdict", ""):
         return ""
-    inner = table.by == INNER
-    few_large = (inner & (table.finding == "too wide")).any()
-    varying = (~inner & (table.by != "") & (table.finding == "too narrow")).any()
+    few_large = ((table.by == INNER) & (table.finding == "too wide")).any()
+    varying = any(_varies(lines) for _, lines in table.groupby("output"))
     if not few_large and not varying:
         return ""
     options = ["--likelihood student_t"]
     if "heteroscedastic" not in (choice or ""):
         options.insert(0 if varying else 1, "--noise heteroscedastic")
     return f"a single Gaussian does not fit the errors: {' or '.join(options)} may fit better\n"
+
+
+def _varies(lines: Any) -> bool:
+    """Whether intervals of an output are too narrow for some rows alone: else the fit is wrong."""
+    narrow, inner = lines.finding == "too narrow", lines.by == INNER
+    thirds = narrow[(lines.by != "") & ~inner]
+    return bool(thirds.any() and not thirds.all() and not narrow[inner].any())
 
 
 def keeps_units(problem: Problem) -> bool:

@@ -15,15 +15,17 @@ from bnn_ppl.cli.problem.build import (
     USUAL_SCALE,
     model_of,
     named_in_words,
+    open_structure,
     posterior_of,
-    scale_is_searched,
     searched_structure,
     settled,
 )
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import training_rows
 from bnn_ppl.runtime.interrupts import minutes_left
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
+from bnn_ppl.sampling.search.scale_search import ONE_PROCESS, tell_scale, why_not_searched
 from bnn_ppl.sampling.search.structure import LADDER, NOISES, Structure, choose_structure
 from bnn_ppl.storage.problem import CHOICE
 
@@ -59,14 +61,25 @@ def with_found(
         posterior = posterior_of(problem, data, features)
         left = minutes_left(search.get("max_minutes"), began)
         search = search if left is None else search | {"max_minutes": left}
+    else:
+        _tell_unsearched(problem, data, search.get("progress", False))
     if problem.prior.prior_scale is not None:
         return Found(problem, posterior, choice)
     if problem.prior.prior not in SEARCHED_PRIORS:
         return Found(problem.changed(prior_scale=USUAL_SCALE), posterior, choice)
-    if scale_is_searched(problem, posterior):
+    if (why := why_not_searched(posterior)) is None:
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
+    else:
+        tell_scale(USUAL_SCALE, f"the usual one, since {why}", search.get("progress", False))
     problem = problem.changed(prior_scale=_scale(problem, data, features, **search))
     return Found(problem, posterior_of(problem, data, features), choice)
+
+
+def _tell_unsearched(problem: Problem, data: Any, progress: Show) -> None:
+    """Say what of the structure several processes do not search for."""
+    if progress is True and jax.process_index() == 0 and (names := open_structure(problem, data)):
+        words = f"{named_in_words(names)}: as usual, since {ONE_PROCESS}"
+        print(words, file=sys.stderr, flush=True)
 
 
 def _scale(problem: Problem, data: Any, features: Path | None, **search: Any) -> float:

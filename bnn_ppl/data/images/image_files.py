@@ -31,12 +31,6 @@ def image_folder(
     class in alphabetical order, and the training rows an order seeded by `split`. The layout
     ``train/*``, ``trainannot/*`` and so on, with a mask of the same name for each image, whose
     levels are classes (CamVid as distributed with SegNet), gives y (rows, height, width).
-
-    Raises
-    ------
-    ValueError
-        If the folder has another layout, images differ in size and no `image_size` is given, or
-        there is no such split or subset.
     """
     root = Path(name).expanduser()
     test = _test_part(root)
@@ -64,13 +58,7 @@ def image_folder(
 
 
 def folder_test_images(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Read the test images of a folder, scaled and cropped to `shape`: uint8 (rows, *shape).
-
-    Raises
-    ------
-    ValueError
-        If the folder has another layout, or the shape is not square.
-    """
+    """Read the test images of a folder, scaled and cropped to `shape`: uint8 (rows, *shape)."""
     root = Path(name).expanduser()
     files = _listed(root, _test_part(root), (root / "trainannot").is_dir())
     require(root, shape[0] == shape[1], f"like= of images {shape}", "square ones", "change it")

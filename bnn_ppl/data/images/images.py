@@ -67,14 +67,6 @@ def images(
     """Load a set of images from the first source with enough training rows.
 
     A file with fewer training images than asked for is skipped.
-
-    Raises
-    ------
-    ValueError
-        If the set has test images only, `split` is not 0, `subset` is not in 1..num_train or a
-        file is not such a set.
-    FileNotFoundError
-        If no source has enough training images.
     """
     if not kind.num_train:
         raise ValueError(f"got data set {name!r}, expected one to train on; {_for_tests(name)}")
@@ -84,8 +76,10 @@ def images(
     for source, arrays in _whole_sets(name, where, kind):
         most = max(most, len(arrays[0]))
         if len(arrays[0]) >= rows:
-            _check_images(f"{name} from {source}", *arrays, kind=kind)
             x_train, y_train, x_test, y_test = arrays
+            for x, y in ((x_train, y_train), (x_test, y_test)):
+                _check_pixels(f"{name} from {source}", x, kind.shape)
+                _check_labels(f"{name} from {source}", y, len(x), kind.num_classes)
             train = Data(with_channel(x_train[:rows]), y_train[:rows])
             test = Data(with_channel(x_test), y_test)
             by = MeanScale(255 * np.asarray(kind.mean), 255 * np.asarray(kind.std))
@@ -104,15 +98,7 @@ def blank(name: str, subset: int | None, dtype: np.dtype, kind: ImageSet) -> Dat
 
 
 def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray:
-    """Test images of a set as stored: uint8 (rows, height, width, channels).
-
-    Raises
-    ------
-    ValueError
-        If a file is not such a set.
-    FileNotFoundError
-        If no source has them.
-    """
+    """Test images of a set as stored: uint8 (rows, height, width, channels)."""
     for source, x in _test_parts(name, where, kind):
         _check_pixels(f"{name} from {source}", x, kind.shape)
         return with_channel(x)
@@ -123,13 +109,7 @@ def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray
 def digits(
     name: str, split: int | str, subset: int | None, where: Sequence[Place], dtype: np.dtype
 ) -> DataSet:
-    """Load the 1,797 images of 8 x 8 pixels, 1,437 for training, in an order seeded by `split`.
-
-    Raises
-    ------
-    ValueError
-        If `split` is not a seed, `subset` is not in 1..1437 or the file is not such a set.
-    """
+    """Load the 1,797 images of 8 x 8 pixels, 1,437 for training, in an order seeded by `split`."""
     seed = split_number(name, split, 2**32 - 1)
     rows = whole(name, "subset", 1437 if subset is None else subset, 1, 1437)
     source, path = find(name, f"{name}/{name}.npz", where)
@@ -145,8 +125,8 @@ def digits(
 
 
 def with_channel(x: np.ndarray) -> np.ndarray:
-    """Add the channel axis to images (rows, height, width); colour images stay as they are."""
-    return x.reshape(*x.shape[:3], -1)
+    """Add the channel axis to images (rows, height, width); all else stays as it is."""
+    return x[..., None] if x.ndim == 3 else x
 
 
 def _whole_sets(name: str, where: Sequence[Place], kind: ImageSet) -> Iterator[tuple[str, Images]]:
@@ -236,12 +216,6 @@ def _too_few(
 
 def _for_tests(name: str) -> str:
     return f"for its test images call data.out_of_distribution({name!r}, like=...)"
-
-
-def _check_images(path: str, *arrays: np.ndarray, kind: ImageSet) -> None:
-    for x, y in (arrays[:2], arrays[2:]):
-        _check_pixels(path, x, kind.shape)
-        _check_labels(path, y, len(x), kind.num_classes)
 
 
 def _check_pixels(

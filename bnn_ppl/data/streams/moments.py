@@ -63,13 +63,7 @@ def parts_of(rows: Stream) -> Iterator[np.ndarray]:
 
 
 def refuse_nonfinite(part: str, values: np.ndarray, numbers: np.ndarray) -> None:
-    """Refuse NaN and infinities in x or y, and say in which rows they are.
-
-    Raises
-    ------
-    ValueError
-        If there are some.
-    """
+    """Refuse NaN and infinities in x or y, and say in which rows they are."""
     finite = np.isfinite(values)
     if not finite.all():
         bad = numbers[~finite.reshape(len(numbers), -1).all(1)]

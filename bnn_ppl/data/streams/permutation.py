@@ -17,20 +17,7 @@ def permuted(index: np.ndarray, num: int, seed: Seed) -> np.ndarray:
     A Feistel network on pairs (left, right) with ``left + a * right`` for the number (Black and
     Rogaway, 2002, Ciphers with arbitrary finite domains, section 5). There are at most
     sqrt(num) + 1 more pairs than numbers; what lands beyond these is sent on until it does not.
-
-    Parameters
-    ----------
-    index
-        Whole numbers below `num`, of any shape.
-    num
-        How many numbers are permuted.
-    seed
-        Whole numbers, at least 0; equal ones give equal permutations on every machine.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64, of the shape of `index`.
+    Equal seeds, whole numbers of at least 0, give equal permutations on every machine.
     """
     keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
     width = math.isqrt(num - 1) + 1
@@ -48,21 +35,8 @@ def permuted_in_blocks(
 
     The blocks of `block` successive rows are permuted first, then the rows within each window of
     the resulting order: a reader gets the rows of a window in ``window / block`` reads. With a
-    block of one row, or one window for all rows, this is :func:`permuted`.
-
-    Parameters
-    ----------
-    index
-        Places in the new order, (places,), below `num`.
-    num, seed
-        As for :func:`permuted`.
-    block, window
-        Rows that are read at a time, and among which they are then permuted.
-
-    Returns
-    -------
-    numpy.ndarray
-        The row at each place, int64.
+    block of one row, or one window for all rows, this is :func:`permuted`. Give the row at each of
+    some places (places,) in the new order.
     """
     index = np.asarray(index, np.int64)
     if block == 1 or window >= num:

@@ -40,15 +40,7 @@ class Source(NamedTuple):
 
 
 def source_of(rows: Any, name: str) -> Source:
-    """Make a source of what a user gives: a path, an array, or a random-access source.
-
-    Raises
-    ------
-    ValueError
-        If it is a file of another kind, or has no rows.
-    TypeError
-        If it has no length, or rows cannot be taken by number.
-    """
+    """Make a source of what a user gives: a path, an array, or a random-access source."""
     if isinstance(rows, str | os.PathLike):
         rows = _opened(Path(rows))
     # Zarr's arrays have a shape, but no length.

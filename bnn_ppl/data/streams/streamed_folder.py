@@ -63,12 +63,6 @@ def streamed_folder(
     -------
     DataSet
         ``stream`` has the training rows, ``train`` at most 1,024 of them.
-
-    Raises
-    ------
-    ValueError
-        If there is no such split, there are fewer than 2 rows, a value is not finite, or a class is
-        below 0.
     """
     files = streamed_files(name)
     assert files is not None
@@ -116,7 +110,7 @@ def _in_form(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         expected = "(columns,), (height, width) or (height, width, channels)"
         raise ValueError(f"got x with rows of {x.shape[1:]}, expected {expected}: reshape it")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    return with_channel(x) if x.ndim == 3 else x, y
+    return with_channel(x), y
 
 
 def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> tuple:

@@ -181,7 +181,7 @@ def stream(
         else:
             of_y = source_of(y, "y")
         tree = jax.tree.map(lambda leaf: source_of(leaf, "x"), x), of_y
-        convert = _as_it_is if transform is None else partial(_converted, transform)
+        convert = _as_it_is if transform is None else partial(_converted, _as_it_is, transform)
     sources = jax.tree.leaves(tree, is_leaf=_is_source)
     lengths = [source.num_rows for source in sources]
     if len(set(lengths)) > 1:
@@ -207,7 +207,7 @@ def in_order_of(rows: Stream, sources: Any) -> Stream:
 
 def converted(rows: Stream, convert: Callable[..., tuple[Any, Any]]) -> Stream:
     """Make a stream of the same rows, in the same order, ``x, y -> x, y`` applied to each part."""
-    both = partial(_converted_twice, rows._convert, convert)
+    both = partial(_converted, rows._convert, convert)
     return Stream(rows._sources, both, rows.block, rows.page_row_bytes)
 
 
@@ -227,7 +227,7 @@ def left_out(rows: Stream, numbers: np.ndarray, transform: Callable) -> Stream:
 
     sources = jax.tree.map(kept, rows._sources, is_leaf=_is_source)
     block = min(rows.block, rows.num_rows - len(numbers))
-    return Stream(sources, partial(_converted, transform), block)
+    return Stream(sources, partial(_converted, _as_it_is, transform), block)
 
 
 def _usual_block(sources: list[Source]) -> int:
@@ -244,12 +244,8 @@ def _as_it_is(found: tuple[Any, Any]) -> tuple[Any, Any]:
     return found
 
 
-def _converted(transform: Callable, found: tuple[Any, Any]) -> tuple[Any, Any]:
-    return transform(*found)
-
-
-def _converted_twice(first: Callable, second: Callable, found: Any) -> tuple[Any, Any]:
-    return second(*first(found))
+def _converted(first: Callable, then: Callable, found: Any) -> tuple[Any, Any]:
+    return then(*first(found))
 
 
 def _pair(elements: Any) -> tuple[Any, Any]:

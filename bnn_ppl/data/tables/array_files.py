@@ -10,7 +10,7 @@ from bnn_ppl.data.splits import published_split, split_rows
 from bnn_ppl.data.tables.encoding import Encoding, encoded_target
 from bnn_ppl.data.tables.finding import names_are_numbers
 from bnn_ppl.data.tables.kinds.column import Column, as_text
-from bnn_ppl.data.tables.reading import Data, Read, arrays_in, read_npz, require
+from bnn_ppl.data.tables.reading import Data, Read, arrays_in, read_npz, refuse_given, require
 from bnn_ppl.data.tables.roles import Columns
 
 _PARTS = (
@@ -28,22 +28,13 @@ def refuse_for_arrays(
 ) -> None:
     """Refuse arguments that are for tables; an encoding of arrays has no columns of inputs."""
     of_table = encoding if encoding is not None and encoding.inputs else None
-    given = {"target": target, "encoding": of_table}
-    given["columns"] = columns if columns != Columns() else None
-    for argument, value in given.items():
-        if value is not None:
-            do = "name the array y" if argument == "target" else "it is for .csv and other tables"
-            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
+    given = columns if columns != Columns() else None
+    refuse_given(name, "name the array y", target=target)
+    refuse_given(name, "it is for .csv and other tables", encoding=of_table, columns=given)
 
 
 def read_arrays(path: Path, name: str, split: int | str, encoding: Encoding | None) -> Read:
-    """Read an ``.npz`` file.
-
-    Raises
-    ------
-    ValueError
-        If the file does not have a layout that `load` describes.
-    """
+    """Read an ``.npz`` file."""
     arrays = arrays_in(path)
     for parts in _PARTS:
         if not set(parts) <= set(arrays):
@@ -101,7 +92,7 @@ def _pair(path: Path, x_name: str, y_name: str) -> Data:
     for name, values in ((x_name, x), (y_name, y)):
         if name == x_name or not _is_text(y):
             _check_finite(path, name, values)
-    return Data(with_channel(x) if x.ndim == 3 else x, y)
+    return Data(with_channel(x), y)
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

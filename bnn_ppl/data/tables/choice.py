@@ -8,14 +8,7 @@ from bnn_ppl.data.tables.reading import Data, DataSet
 
 
 def of_classes(data: DataSet, classes: Sequence[int]) -> DataSet:
-    """Keep the rows of some classes, which are numbered anew in the order given.
-
-    Raises
-    ------
-    ValueError
-        If they are not two or more classes of the set, each once, or there is no training row of
-        one of them.
-    """
+    """Keep the rows of some classes, which are numbered anew in the order given."""
     if data.num_classes is None or data.train.y.ndim != 1:
         raise ValueError(
             f"got only_classes={tuple(classes)} for {data.name!r}, expected a set with a class for "

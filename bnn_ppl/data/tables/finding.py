@@ -1,6 +1,5 @@
 """What the columns of a table are, and how that is said: in a line, and as a table."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from bnn_ppl.data.tables.kinds.number import (
     number_in,
 )
 from bnn_ppl.data.tables.reading import DataSet, require
-from bnn_ppl.data.tables.roles import as_they_are
+from bnn_ppl.data.tables.roles import Columns, as_they_are
 
 if TYPE_CHECKING:
     import pandas
@@ -39,16 +38,16 @@ _COUNTS = 100  # different whole numbers that may be counts
 _LONG_TAIL, _NO_TAIL = 2.0, 1.0  # skewness of y, and of its logarithm, if y is a product of many
 
 
-def kinds_of(
-    inputs: "pandas.DataFrame", categorical: Sequence[str], whole: bool = True
-) -> dict[str, Found]:
+def kinds_of(inputs: "pandas.DataFrame", columns: Columns, whole: bool = True) -> dict[str, Found]:
     """Tell what kind each column is, by all rows of a table, or by some in any order."""
+    wanted = (*(columns.only or ()), columns.time)
     return {
         name: kind_of(
             inputs[name],
             mark_of(inputs, name),
-            name in categorical or type_in(inputs, name) == "category",
+            name in columns.categorical or type_in(inputs, name) == "category",
             whole,
+            name in wanted,
         )
         for name in inputs
     }
@@ -96,11 +95,6 @@ def target_of(
     Texts are classes, some numbers among them too, and so are numbers that are categorical. Where
     at least half of the different cells are numbers, or there are too many for classes, or these
     are not wanted, the others are taken for mistakes.
-
-    Raises
-    ------
-    ValueError
-        If there are too many different texts for classes.
     """
     name, present = str(cells.name), cells[~lacks_y(cells)].unique().tolist()
     form, share = form_of(present, hint)
@@ -158,13 +152,7 @@ def role_of(cells: "pandas.Series", hint: str) -> Column:
 
 
 def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray:
-    """Give numbers in the order of time, of numbers or dates.
-
-    Raises
-    ------
-    ValueError
-        If a cell is neither.
-    """
+    """Give numbers in the order of time, of numbers or dates."""
     found = kind_of(cells.rename("time"), hint)
     kind = found.kind if found.kind in ("number", "date") else "date"
     values = values_of(cells, Column("time", kind, form=found.form or "iso"), hint)
@@ -227,6 +215,7 @@ def in_words(encoding: Encoding) -> str:
         if column.kind == "number" and column.form == COMMA
     ]
     parts += [f"{listed(commas)} with decimal commas"] if commas else []
+    parts += [f"{column.name} {column.remark}" for column in encoding.inputs if column.remark]
     parts += [f"{column.name} for {role}" for role, column in encoding.roles]
     if encoding.class_names:
         parts.append(_classes_in_words(encoding))
@@ -259,9 +248,11 @@ def _filled(encoding: Encoding) -> str:
     """Say in which columns empty cells were filled."""
     if any(column.fill is not None and not column.form for column in encoding.inputs):
         return "empty cells filled by the mean or the most frequent category"
-    told = [f"{column.name} ({column.empty})" for column in encoding.inputs if column.marked]
+    marked = [column for column in encoding.inputs if column.marked]
+    told = [f"{column.name} ({column.empty})" for column in marked]
+    what = "empty or unreadable" if any("unreadable" in c.remark for c in marked) else "empty"
     by = "the median, or the most frequent value, and marked in a column beside it"
-    return f"empty cells filled by {by}: {listed(told)}" if told else ""
+    return f"{what} cells filled by {by}: {listed(told)}" if told else ""
 
 
 def y_in_words(data: DataSet) -> str:
@@ -291,7 +282,8 @@ def y_in_words(data: DataSet) -> str:
 
 def _tail_in_words(values: np.ndarray) -> str:
     """Say that values above 0 have a long tail, which their logarithms have not."""
-    if values.min() <= 0 or values.std() < 1e-6 * values.mean():
+    least = 1e-6 * values.mean()  # of a 0, single precision leaves less
+    if values.min() <= least or values.std() < least:
         return ""
     skewness, of_log = _skewness(values), _skewness(np.log(values))
     if skewness < _LONG_TAIL or abs(of_log) > _NO_TAIL:

@@ -1,7 +1,8 @@
 """Rows to predict, read from a file: with the columns or the shape of the training rows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pandas
 
 NOT_SCORED = "rows are not scored: "
+ReadY = Callable[[], np.ndarray] | None
 _KINDS = f"{IN_WORDS}, or .npz"
 
 
@@ -79,16 +81,6 @@ def read_new_rows(path: Path | str, like: DataSet) -> NewRows:
         The file, or all else that `load` takes for a table: a folder, an address, or "-".
     like : DataSet
         The data that the model was trained on, from :func:`bnn_ppl.data.load`.
-
-    Raises
-    ------
-    ValueError
-        If the columns or the shape are not those of the training rows, or a value is missing or
-        not a number or category of theirs.
-    FileNotFoundError
-        If there is no such file.
-    ImportError
-        If no reader of such files is installed.
     """
     name = str(path)
     require(name, is_file(name), f"a file {suffix_of(name) or name}", _KINDS, "convert it")
@@ -118,37 +110,33 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     if hasattr(x, "columns") or columns:
         frame = x if hasattr(x, "columns") else _with_names(x, like.encoding)
         table = _as_in_training("x", as_text(frame, PLACE), like)
-        found, y_of_table, fills, unscored = _from_table("x", table, like)
+        found, read_y, fills = _from_table("x", table, like)
     else:
-        found, y_of_table, fills, unscored = np.asarray(x), None, "", ""
+        found, read_y, fills = np.asarray(x), None, ""
         _check_numbers("x", "x", found)
-        found = with_channel(found) if found.ndim == 3 else found
+        found = with_channel(found)
     if y is None:
-        return _prepared("x", found, y_of_table, fills, unscored, like)
+        return _prepared("x", found, read_y, fills, like)
     y = numbered("y", np.asarray(y), like.encoding, "y")
     require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
-    new = _prepared("x", found, y, fills, "", like)
+    new = _prepared("x", found, lambda: y, fills, like)
     if new.unscored:  # though y is given for this alone
         raise ValueError(new.unscored.removeprefix(NOT_SCORED))
     return new
 
 
 def _prepared(
-    source: Path | str,
-    x: np.ndarray,
-    y: np.ndarray | None,
-    fills: str,
-    unscored: str,
-    like: DataSet,
+    source: Path | str, x: np.ndarray, read_y: ReadY, fills: str, like: DataSet
 ) -> NewRows:
+    """Standardise x, and y where it can be read; rows can be predicted without."""
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
     require(source, shape == expected, f"rows of shape {shape}", *message)
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
-    if y is None:
-        return NewRows(x, None, fills, unscored=unscored)
+    if read_y is None:
+        return NewRows(x, None, fills)
     try:
-        y = _checked_y(source, y, like)
+        y = _checked_y(source, read_y(), like)
         return NewRows(x, _targets(source, y, like), fills)
     except ValueError as error:
         return NewRows(x, None, fills, unscored=f"{NOT_SCORED}{error}")
@@ -179,20 +167,16 @@ def _as_in_training(
 
 def _from_table(
     path: Path | str, table: "pandas.DataFrame", like: DataSet
-) -> tuple[np.ndarray, np.ndarray | None, str, str]:
-    """Take x, and y if it is there, from a table; say what fills empty cells, and why y is not."""
+) -> tuple[np.ndarray, ReadY, str]:
+    """Take x from a table, and what reads y if it is there; say what fills empty cells."""
     encoding = _encoding_of(like)
     targets = [column.name for column in encoding.targets]
     x = encoded(table, encoding, str(path))
     has_y = set(targets) <= set(table) and not any(
         lacks_y(table[column.name], column).all() for column in encoding.targets
     )
-    y, unscored = None, ""
-    try:
-        y = encoded_target(table[targets], encoding, "y") if has_y else None
-    except ValueError as error:  # rows can be predicted all the same
-        unscored = f"{NOT_SCORED}{error}"
-    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding), unscored
+    read_y = partial(encoded_target, table[targets], encoding, "y") if has_y else None
+    return x.reshape(-1, *like.train.x.shape[1:]), read_y, fills_in_words(table, encoding)
 
 
 def _outside(
@@ -282,7 +266,7 @@ def _check_names(
 # --- arrays
 
 
-def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, str, str]:
+def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, ReadY, str]:
     """Take x and y as `_from_table` does, from an .npz file."""
     found = [name for name in ("x", "y") if name in arrays_in(path)]
     require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
@@ -292,12 +276,8 @@ def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, s
     same = all(own.shape[:1] == x.shape[:1] for own in y)
     require(path, same, lengths, "as many", "correct one")
     _check_roles(path, x, like)
-    x, targets, unscored = with_channel(x) if x.ndim == 3 else x, None, ""
-    try:
-        targets = numbered(path, y[0], like.encoding, "y") if y else None
-    except ValueError as error:  # rows can be predicted all the same
-        unscored = f"{NOT_SCORED}{error}"
-    return x, targets, "", unscored
+    read_y = partial(numbered, path, y[0], like.encoding, "y") if y else None
+    return with_channel(x), read_y, ""
 
 
 def _check_roles(path: Path, x: np.ndarray, like: DataSet) -> None:

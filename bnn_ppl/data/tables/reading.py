@@ -136,13 +136,7 @@ class Place(NamedTuple):
 
 
 def places(data_dir: str | os.PathLike[str] | None) -> list[Place]:
-    """Give the folders to look in, first to last: the user's, if there is one, then the package's.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the user's folder does not exist.
-    """
+    """Give the folders to look in, in order: the user's, if there is one, then the package's."""
     folder = (os.environ.get(VARIABLE) or None) if data_dir is None else data_dir
     if folder is None:
         return [Place("package", PACKAGE)]
@@ -156,13 +150,7 @@ def places(data_dir: str | os.PathLike[str] | None) -> list[Place]:
 
 
 def find(name: str, file: str, where: Sequence[Place]) -> tuple[str, Path]:
-    """Give the source name and the path of the first `file` there is.
-
-    Raises
-    ------
-    FileNotFoundError
-        If no place has it.
-    """
+    """Give the source name and the path of the first `file` there is; refuse one of no place."""
     for place in where:
         if (place.root / file).is_file():
             return place.source, place.root / file
@@ -179,13 +167,7 @@ def not_found(name: str, file: str, where: Sequence[Place], others: str = "") ->
 
 
 def arrays_in(path: Path) -> list[str]:
-    """Give the names of the arrays of an ``.npz`` file.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged.
-    """
+    """Give the names of the arrays of an ``.npz`` file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return sorted(file.files)
@@ -194,13 +176,7 @@ def arrays_in(path: Path) -> list[str]:
 
 
 def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
-    """Read the named arrays of an ``.npz`` file, never unpickling.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, or has no array of one of the names.
-    """
+    """Read the named arrays of an ``.npz`` file, never unpickling."""
     # Damaged bytes make zipfile, zlib and NumPy raise a dozen unrelated types.
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -212,13 +188,7 @@ def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
 
 
 def read_xz(path: Path) -> np.ndarray:
-    """Read the array of an ``.npy.xz`` file, never unpickling.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing or damaged.
-    """
+    """Read the array of an ``.npy.xz`` file, never unpickling."""
     try:
         with lzma.open(path) as file:
             return np.asarray(np.load(file, allow_pickle=False))
@@ -232,6 +202,13 @@ def require(
     """Raise ValueError about the contents of a file unless `condition` holds."""
     if not condition:
         raise ValueError(f"{path}: got {got}, expected {expected}; {do}")
+
+
+def refuse_given(name: str, hint: str, **arguments: object) -> None:
+    """Raise ValueError if an argument that another kind of data takes is given."""
+    for argument, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {hint}")
 
 
 def unreadable(path: Path | str, error: Exception) -> ValueError:

@@ -71,13 +71,7 @@ class Columns(NamedTuple):
 def inputs_of(
     names: Sequence[str], targets: Sequence[str], columns: Columns, source: str
 ) -> list[str]:
-    """Give the columns that are inputs, unless what they hold cannot be one.
-
-    Raises
-    ------
-    ValueError
-        If a column is named that is not there, or for two purposes.
-    """
+    """Give the columns that are inputs, unless what they hold cannot be one."""
     both = columns.group is not None and columns.time is not None
     got = f"group={columns.group!r} and time={columns.time!r}"
     require(source, not both, got, "one of them to split by", "drop one")

@@ -71,13 +71,7 @@ def suffix_of(name: str) -> str:
 
 
 def files_of(name: str) -> list[str]:
-    """List the files of a name: one, those of a folder, or those that a pattern fits.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    """
+    """List the files of a name: one, those of a folder, or those that a pattern fits."""
     path = Path(name).expanduser()
     if is_elsewhere(name) or path.is_file():
         return [name]
@@ -132,12 +126,10 @@ def read_table(file: str, least_columns: int = 2, known: Sequence[str] = ()) -> 
     if kind in _READERS and kind != _WORKBOOK:
         return _with_named_index(_by_pandas(file))
     cells, mark = (_sheet(file), "") if kind == _WORKBOOK else _cells(file, least_columns)
-    named = has_names(cells, file, known)
-    rows = cells[1:] if named else cells
-    names = cells.iloc[0].tolist() if named else [str(k) for k in range(cells.shape[1])]
-    rows = rows.set_axis(names, axis=1)
-    types = rows.attrs.get(TYPES, {})
-    rows.attrs[TYPES] = {name: types[str(k)] for k, name in enumerate(names) if str(k) in types}
+    if has_names(cells, file, known):
+        rows = _renamed(cells[1:], cells.iloc[0].tolist())
+    else:
+        rows = _renamed(cells, [str(k) for k in range(cells.shape[1])])
     rows.attrs[DECIMAL] = _decimal_mark(rows, mark)
     return rows
 
@@ -198,16 +190,16 @@ def _sheet(file: str) -> "pandas.DataFrame":
     found = found.loc[(share > 0.5).idxmax() :]
     found = found.loc[:, (found != "").any(axis=0)]
     found.attrs[SHEET] = chosen if len(sheets) > 1 else ""
-    return _numbered_columns(found)
+    return _renamed(found, [str(k) for k in range(found.shape[1])])
 
 
-def _numbered_columns(table: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Give columns the numbers from 0, where some have been left out."""
-    types, numbers = table.attrs[TYPES], [str(k) for k in range(table.shape[1])]
-    known = {new: types[old] for new, old in zip(numbers, table, strict=True) if old in types}
-    table = table.set_axis(numbers, axis=1)
-    table.attrs[TYPES] = known
-    return table
+def _renamed(table: "pandas.DataFrame", names: list[str]) -> "pandas.DataFrame":
+    """Give columns other names, by which what is known of their types is then found."""
+    types = table.attrs.get(TYPES, {})
+    found = table.set_axis(names, axis=1)
+    pairs = zip(names, map(str, table), strict=True)
+    found.attrs[TYPES] = {new: types[old] for new, old in pairs if old in types}
+    return found
 
 
 def _between(filled: np.ndarray) -> np.ndarray:
@@ -247,6 +239,7 @@ def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
     table = table[_are_rows(text, (table != "").any(axis=1).to_numpy(), mark, first)]
     least = "tabs" if suffix_of(file) == ".tsv" else "commas"
     do = f"separate them by {least}"
+    do = f"remove line {first + 1}, a comment" if lines[0].startswith("#") else do
     require(file, table.shape[1] >= least_columns, "one column", "at least two", do)
     return table, mark
 

@@ -15,15 +15,7 @@ _SPLITS = "train_index", "test_index"
 def uci(
     name: str, split: int | str, subset: int | None, where: Sequence[Place], dtype: np.dtype
 ) -> DataSet:
-    """Load a regression table on one of its splits, standardised by its training rows.
-
-    Raises
-    ------
-    ValueError
-        If `subset` is given, the split does not exist or the file is not such a table.
-    FileNotFoundError
-        If no folder has the set.
-    """
+    """Load a regression table on one of its splits, standardised by its training rows."""
     refuse_subset(name, subset)
     source, path = find(name, f"uci/{name}.npz", where)
     x, y = read_npz(path, "x", "y")
@@ -48,13 +40,6 @@ def curve(
     """Load points of a noisy curve of one variable; the test part is the curve itself on a grid.
 
     Inputs are (x, x^2), as they are; y is divided by `y_scale`.
-
-    Raises
-    ------
-    ValueError
-        If `subset` is given, `split` is not 0 or the file is not such a set.
-    FileNotFoundError
-        If no folder has the set.
     """
     refuse_subset(name, subset)
     published_split(name, split, 1)

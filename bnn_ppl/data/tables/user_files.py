@@ -74,16 +74,7 @@ def own(
     encoding: Encoding | None,
     columns: Columns | None = None,
 ) -> DataSet:
-    """Load a file, its inputs standardised by its training rows.
-
-    Raises
-    ------
-    ValueError
-        If the file does not have a layout that `load` describes, or has no such split, subset or
-        target.
-    FileNotFoundError
-        If there is no such file.
-    """
+    """Load a file, its inputs standardised by its training rows."""
     if is_table(name):
         files = files_of(name)
         path = Path(files[0] if len(files) == 1 else name).expanduser()
@@ -179,7 +170,7 @@ def _read_table(
     if classes is None and names[at[0]] in columns.categorical:
         classes = True
     filled = (table.iloc[:, used] != "").any(axis=1).to_numpy()
-    kinds = kinds_of(table.iloc[filled, used], columns.categorical)
+    kinds = kinds_of(table.iloc[filled, used], columns)
     table, without = _with_y(table, at, source, encoding)
     y_cells, inputs = table.iloc[:, at], table.iloc[:, used]
     train, test = _split(name, split, table, columns, (inputs, kinds, encoding))

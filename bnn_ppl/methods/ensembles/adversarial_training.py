@@ -25,26 +25,8 @@ def with_adversarial_rows(
 
     by the fast gradient sign method, x' being constant in the gradient by w (Goodfellow et al.,
     2015, section 6; Lakshminarayanan et al., 2017, algorithm 1). It costs two gradients: that by x
-    comes out of the backward pass of the first.
-
-    Parameters
-    ----------
-    loss
-        ``position, anchor, batch -> scalar``.
-    posterior
-        Posterior whose rows the batches are of.
-    epsilon
-        Largest change of each input, in the units of x.
-
-    Returns
-    -------
-    Callable
-        ``position, anchor, batch -> value, gradient by the position``.
-
-    Raises
-    ------
-    ValueError
-        If epsilon is not a finite number above 0, or x is not one array of floats.
+    comes out of the backward pass of the first. The loss is ``position, anchor, batch -> scalar``,
+    the function made ``position, anchor, batch -> value, gradient by the position``.
     """
     if not 0 < epsilon < float("inf"):
         raise ValueError(f"got fgsm_epsilon={epsilon}, expected a finite number from 0 up")

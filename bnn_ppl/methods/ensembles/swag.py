@@ -158,7 +158,10 @@ def swag(
     if inner is None and learning_rate is None:
         return _along_sgld(posterior, rank, collect_every, collect_from, scale)
     if learning_rate is not None:
-        inner = _sgd(posterior, learning_rate, fgsm_epsilon)
+        sgd = optax.sgd(learning_rate, momentum=0.9)
+        inner = descent(posterior, sgd, fgsm_epsilon=fgsm_epsilon)
+        known = with_optimizer(inner.settings, "sgd", named(learning_rate))
+        inner = inner._replace(settings=known)
     assert inner is not None
     _check_inner(inner)
     method = _collecting(posterior, inner, rank, collect_every, collect_from or 0, scale)
@@ -263,11 +266,6 @@ def _parameters(moments: PathMoments, point: Tree, scale: float) -> dict[str, ja
         **{f"{site}.scale": math.sqrt(scale) * sd for site, sd in _sds(moments).items()},
         "num_collected": moments.num_collected,
     }
-
-
-def _sgd(posterior: Posterior, rate: float | Schedule, fgsm_epsilon: float) -> Method:
-    method = descent(posterior, optax.sgd(rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
-    return method._replace(settings=with_optimizer(method.settings, "sgd", named(rate)))
 
 
 def _from_half_of_warmup(method: Method) -> Method:
@@ -378,9 +376,7 @@ def _check(rank: int, collect_every: int | None, collect_from: int | None, scale
     check_positive("scale", scale)
     if rank != 0:
         check_count("rank", rank, least=2)
-    for name, count, least in (
-        ("collect_from", collect_from, 0),
-        ("collect_every", collect_every, 1),
-    ):
-        if count is not None:
-            check_count(name, count, least)
+    if collect_from is not None:
+        check_count("collect_from", collect_from, least=0)
+    if collect_every is not None:
+        check_count("collect_every", collect_every)

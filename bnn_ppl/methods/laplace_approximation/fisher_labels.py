@@ -32,24 +32,10 @@ def labels_and_weights(
     of degree 5 and so for products of the derivatives by its mean and standard deviation. Several
     outputs of a row are independent, or those of a MultivariateNormal times its Cholesky factor,
     and take every combination of their values. For other distributions, and more than 1,024
-    combinations, the nodes are 32 draws. For ``"empirical"`` it is the observed y, for
-    ``"sampled"`` one draw. With draws the estimate is unbiased.
+    combinations, the nodes are 32 draws. For ``"empirical"`` it is the observed y, and needs no
+    distribution; for ``"sampled"`` one draw by the key. With draws the estimate is unbiased.
 
-    Parameters
-    ----------
-    distribution
-        Distribution of y given x; None for "empirical", which does not need it.
-    y
-        Observed values, (rows, ...).
-    curvature
-        Kind of curvature.
-    key
-        Random key, for ``"sampled"``.
-
-    Returns
-    -------
-    tuple
-        Labels (K, rows, ...) and weights (K, rows), both constants for differentiation.
+    The labels (K, rows, ...) and weights (K, rows) are constants for differentiation.
     """
     if curvature == "empirical":
         return y[None], jnp.ones((1, len(y)))

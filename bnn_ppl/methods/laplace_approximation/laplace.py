@@ -20,7 +20,7 @@ from bnn_ppl.methods.laplace_approximation.block_gaussian import (
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated, shares
 from bnn_ppl.methods.laplace_approximation.fisher_labels import Curvature
 from bnn_ppl.methods.layers.layer_calls import called_layers
-from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.training.held_out_noise import ROWS_A_WEIGHT
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_no_factors, check_number_of_rows
@@ -176,7 +176,9 @@ def laplace(
     other sites); otherwise it is that of the log integral of the tempered density, in which c
     multiplies the tempered precision of the Gaussian priors.
     """
-    _check(structure, curvature, prior_precision)
+    check_choice("structure", structure or "full", Structure)
+    check_choice("curvature", curvature, Curvature)
+    check_choice("prior_precision", prior_precision, PriorPrecision)
     check_no_factors(posterior, "laplace")
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     rows = posterior.rows.examples
@@ -214,7 +216,11 @@ def laplace(
         rows = posterior.log_likelihood(state.position, batch)
         log_likelihood = posterior.density.total(likelihood_alone(rows), batch)
         info = step_info(state.prior.log_density + log_likelihood)
-        return _added(state, factors, num_rows, log_likelihood), info
+        return state._replace(
+            factors=jax.tree.map(jnp.add, state.factors, factors),
+            num_rows=state.num_rows + num_rows,
+            log_likelihood=state.log_likelihood + num_rows * log_likelihood,
+        ), info
 
     def finish(state: LaplaceState) -> LaplaceState:
         factors = jax.tree.map(lambda leaf: leaf / state.num_rows, state.factors)
@@ -230,8 +236,6 @@ def laplace(
             multiplier=multiplier,
         )
 
-    kind: DrawsFrom = "gaussian" if structure == "diagonal" else "structured_gaussian"
-
     def draw(key: Array, state: LaplaceState) -> Tree:
         return drawn(blocks, key, state.position, state.factors)
 
@@ -242,29 +246,22 @@ def laplace(
 
     settings: dict[str, Any] = {"method": "laplace", "structure": structure, "curvature": curvature}
     settings |= {"prior_precision": prior_precision, "damping": damping}
-    method = Method(init, _no_step, draw, warmup, settings, parameters, finish=finish)
-    method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
     size = posterior.num_rows // -(-posterior.num_rows // _BATCH_SIZE)  # of batches of one size
     determined = posterior.num_rows >= ROWS_A_WEIGHT * posterior.num_weights
-    return method._replace(
+    return Method(
+        init,
+        lambda key, state, batch: (state, {}),
+        draw,
+        warmup,
+        settings,
+        parameters,
+        logdensity=posterior.logdensity,
+        draws_from="gaussian" if structure == "diagonal" else "structured_gaussian",
+        raw_rows=True,
+        finish=finish,
         start=(descent_to_mode if determined else starting_descent)(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
     )
-
-
-def _added(
-    state: LaplaceState, factors: tuple, num_rows: Array, log_likelihood: Array
-) -> LaplaceState:
-    return state._replace(
-        factors=jax.tree.map(jnp.add, state.factors, factors),
-        num_rows=state.num_rows + num_rows,
-        log_likelihood=state.log_likelihood + num_rows * log_likelihood,
-    )
-
-
-def _no_step(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
-    del key, batch
-    return state, {}
 
 
 def _log_evidence(
@@ -350,15 +347,6 @@ def _maximiser(function: Callable[[Array], Array]) -> Array:
 
     low, high = jax.lax.fori_loop(0, _NARROWINGS, narrowed, ends)
     return (low + high) / 2
-
-
-def _check(structure: str | None, curvature: str, prior_precision: str) -> None:
-    for name, got, known in (
-        ("structure", structure or "full", Structure),
-        ("curvature", curvature, Curvature),
-        ("prior_precision", prior_precision, PriorPrecision),
-    ):
-        check_choice(name, got, known)
 
 
 def _check_damping(

@@ -29,11 +29,6 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
     Layers without weights among the sites are left out, and those with constrained weights (say,
     positive ones): these are not the position's own values, so gradients by outputs do not give
     those by the position.
-
-    Raises
-    ------
-    ValueError
-        If a layer is called on arrays other than (rows, ...).
     """
     calls: dict[str, LayerCall] = {}
     num_rows = len(batch[1])

@@ -22,11 +22,6 @@ def tapped(tap: Tap) -> Iterator[None]:
     not tapped: they are called once per time step, in a loop of their own. Call the posterior's
     functions directly: one under a ``jax.jit`` of its own may have been traced before, without the
     tap.
-
-    Raises
-    ------
-    ValueError
-        If a layer is called twice: a tap would treat its calls as separate layers.
     """
 
     def change(name: str, network: nnx.Module) -> nnx.Module:

@@ -16,6 +16,7 @@ from bnn_ppl.model.normalisation.batch_norm import statistics_given
 from bnn_ppl.model.normalisation.batch_statistics import statistics_of_batch
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_number_of_rows
+from bnn_ppl.model.rows.features import shapes_with_rows
 from bnn_ppl.model.rows.microbatch import in_chunks
 from bnn_ppl.model.trace import Batch, likelihood_alone
 from bnn_ppl.runtime.machines.devices import num_row_shards
@@ -76,22 +77,10 @@ def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     other sites, and layers that are not called as layers, are differentiated row by row; those of
     a network with batch normalisation with the statistics of the batch held.
 
-    Parameters
-    ----------
-    posterior
-        Posterior, whose batches may have a mask. With a ``microbatch``, larger batches are
-        processed in chunks of that many rows on a device, each once. No other part of the model
-        may use the weights of a layer.
-
-    Returns
-    -------
-    Callable
-        ``position, batch, kl_weight=None -> RowGradients``.
-
-    Raises
-    ------
-    ValueError
-        If the network calls a layer twice.
+    The function is ``position, batch, kl_weight=None -> RowGradients``, of batches that may have a
+    mask. With a ``microbatch``, larger ones are processed in chunks of that many rows on a device,
+    each once. No other part of the model may use the weights of a layer, and a network that calls a
+    layer twice is refused.
     """
     layers = {name: layer for name, layer in row_layers(posterior).items() if _is_quick(layer)}
     return partial(_row_gradients, posterior, layers)
@@ -200,24 +189,21 @@ def _probed(
 
 def _sums_of_layer(layer: RowLayer, position: Position, inputs: Array, slopes: Array) -> Position:
     weights = {part: position[site] for part, site in layer.sites.items()}
-    sums = _sums_of_dense if layer.is_dense else _sums_of_products
-    squares = sums(layer, weights, inputs, slopes)
-    return {site: squares[part].astype(position[site].dtype) for part, site in layer.sites.items()}
 
-
-def _sums_of_dense(layer: RowLayer, weights: Tree, inputs: Array, slopes: Array) -> Tree:
-    del layer, weights
-    return {"kernel": jnp.square(inputs).T @ jnp.square(slopes), "bias": jnp.sum(slopes**2, 0)}
-
-
-def _sums_of_products(layer: RowLayer, weights: Tree, inputs: Array, slopes: Array) -> Tree:
     def gradient(row: tuple[Array, Array]) -> Tree:
         x, slope = row
         outputs = lambda weights: nnx.merge(layer.graph, weights)(x[None])  # noqa: E731
         _, product = jax.vjp(outputs, weights)
         return product(slope[None])[0]
 
-    return _sums_of_squares(gradient, (inputs, slopes), weights)
+    if layer.is_dense:
+        squares = {
+            "kernel": jnp.square(inputs).T @ jnp.square(slopes),
+            "bias": jnp.sum(slopes**2, 0),
+        }
+    else:
+        squares = _sums_of_squares(gradient, (inputs, slopes), weights)
+    return {site: squares[part].astype(position[site].dtype) for part, site in layer.sites.items()}
 
 
 def _sums_of_others(
@@ -316,10 +302,7 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
         with tapped(note):
             return posterior.log_likelihood(position, batch)
 
-    def with_rows(leaf: Array) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
-
-    jax.eval_shape(likelihood, shapes, jax.tree.map(with_rows, posterior.rows.examples))
+    jax.eval_shape(likelihood, shapes, shapes_with_rows(posterior.rows.examples, num_rows))
     return layers
 
 

@@ -122,17 +122,13 @@ class Adaptation(NamedTuple):
 def adaptive(
     posterior: Posterior, kernel: MetropolisKernel, adaptation: Adaptation, settings: dict[str, Any]
 ) -> Method:
-    """Make a self-tuning method of a kernel; the settings are recorded with the draws.
-
-    Raises
-    ------
-    ValueError
-        If the step size, the mass or the target is out of range.
-    """
+    """Make a self-tuning method of a kernel; the settings are recorded with the draws."""
     from blackjax.adaptation.step_size import dual_averaging_adaptation
 
     step_size, mass, target_acceptance, first_length, max_num_steps, together = adaptation
-    _check(step_size, target_acceptance)
+    if step_size is not None:
+        check_positive("step_size", step_size)
+    check_share("target_acceptance", target_acceptance)
     inverse_mass, adapt_mass = initial_mass(posterior.prior.std, mass), mass == "diagonal"
     unadjusted = kernel.unadjusted
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
@@ -183,7 +179,8 @@ def adaptive(
         chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
-    average, num_pooled = (mean_over_chains, number_of_chains) if together else (_own, lambda: 1)
+    alone = lambda own: own, lambda: 1
+    average, num_pooled = (mean_over_chains, number_of_chains) if together else alone
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
         if together:  # each chain has looked for a first step size: the least is safe for all
@@ -244,11 +241,6 @@ def usual_acceptance(posterior: Posterior) -> float:
     return 0.9 if affordable_steps(posterior) == _MOST_STEPS[1] else 0.95
 
 
-def _own(tree: Tree) -> Tree:
-    """Give what a chain averages where each adapts for itself."""
-    return tree
-
-
 def _shared_rate(rate: Array) -> Array:
     """Average the acceptance rates of all chains, by the harmonic mean.
 
@@ -287,12 +279,6 @@ def _next_length(
         return None
     start, mean = state.chain.position, state.moments.mean
     return updated_length(state.length, start, end, mean, state.inverse_mass, longest, average)
-
-
-def _check(step_size: float | None, target_acceptance: float) -> None:
-    if step_size is not None:
-        check_positive("step_size", step_size)
-    check_share("target_acceptance", target_acceptance)
 
 
 def drawn_momentum(key: Array, position: Tree, inverse_mass: Tree) -> Tree:

@@ -65,22 +65,19 @@ def elliptical_slice(posterior: Posterior) -> Method:
             ratio = change(w) - (log_normal(w) - log_normal(start))
             ratio = jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept NaN
             # Where the bracket has shrunk to the start, rounding must not reject that.
-            return jnp.where(_are_equal(w, start), 0.0, ratio)
+            same = [jnp.all(w[site] == start[site]) for site in start]
+            return jnp.where(jnp.all(jnp.stack(same)), 0.0, ratio)
 
         there = kernels.EllipSliceState(start, jnp.zeros_like(lp))
         there, info = kernel(key, there, log_ratio)
         lp += there.logdensity + log_normal(there.position) - log_normal(start)
         return there._replace(logdensity=lp), step_info(lp, info.subiter)
 
-    def draw(key: Array, state: kernels.EllipSliceState) -> Position:
-        del key
-        return state.position
-
-    settings = {"method": "elliptical_slice"}
     return Method(
-        init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
+        init,
+        step,
+        lambda key, state: state.position,
+        settings={"method": "elliptical_slice"},
+        logdensity=posterior.logdensity,
+        all_rows=True,
     )
-
-
-def _are_equal(first: Position, second: Position) -> Array:
-    return jnp.all(jnp.stack([jnp.all(first[site] == second[site]) for site in first]))

@@ -198,12 +198,17 @@ def laps(
         new = state.adjusted._replace(step_size=first, averaging=averaging)
         return state._replace(adjusted=new), info
 
-    def draw(key: Array, state: LAPSState) -> Tree:
-        del key
-        return state.adjusted.chain.position
-
-    method = Method(init, step, draw, warmup, settings, logdensity=posterior.logdensity)
-    return method._replace(all_rows=True, together=True, begin=begin)
+    return Method(
+        init,
+        step,
+        lambda key, state: state.adjusted.chain.position,
+        warmup,
+        settings,
+        logdensity=posterior.logdensity,
+        all_rows=True,
+        together=True,
+        begin=begin,
+    )
 
 
 def _unadjusted(

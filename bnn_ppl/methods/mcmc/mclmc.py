@@ -1,7 +1,6 @@
 """Microcanonical Langevin Monte Carlo without Metropolis adjustment."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -146,10 +145,26 @@ def mclmc(
         no_draws, inverse_mass = initial_moments(position, start_mass)
         trail = Trail(position, no_draws) if decoherence_length is None else None
         moments = no_draws if trail is not None or mass == "diagonal" else None
-        return _first_state(chain, first_step, first_length, inverse_mass, moments, trail)
+        first, length = (jnp.asarray(number, float) for number in (first_step, first_length))
+        average = jnp.zeros(()), jnp.zeros(())
+        zero = jnp.zeros((), int)
+        return MCLMCState(chain, first, length, inverse_mass, moments, trail, average, zero)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
-        return _transition(key, state, lambda w: posterior.logdensity(w, batch), num_weights)
+        def density(position: Tree) -> jax.Array:
+            return posterior.logdensity(position, batch)
+
+        chain, error, finite = langevin_step(
+            key, state.chain, density, state.inverse_mass, state.length, state.step_size
+        )
+        return state._replace(chain=chain), {
+            "diverging": ~finite,
+            "lp": chain.logdensity,
+            "n_steps": jnp.asarray(2),  # gradients
+            "step_size": state.step_size,
+            "decoherence_length": state.length,
+            "energy_error": error**2 / num_weights,
+        }
 
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         new, info = step(key, state, batch)
@@ -176,36 +191,6 @@ def mclmc(
         needs_warmup=step_size is None,
         start=starting_descent(posterior, spread=True) if step_size is None else None,
     )
-
-
-def _transition(
-    key: jax.Array, state: MCLMCState, density: Callable, num_weights: int
-) -> tuple[MCLMCState, dict]:
-    chain, error, finite = langevin_step(
-        key, state.chain, density, state.inverse_mass, state.length, state.step_size
-    )
-    return state._replace(chain=chain), {
-        "diverging": ~finite,
-        "lp": chain.logdensity,
-        "n_steps": jnp.asarray(2),  # gradients
-        "step_size": state.step_size,
-        "decoherence_length": state.length,
-        "energy_error": error**2 / num_weights,
-    }
-
-
-def _first_state(
-    chain: Any,
-    step_size: float,
-    length: float,
-    inverse_mass: Tree,
-    moments: RunningMoments | None,
-    trail: Trail | None,
-) -> MCLMCState:
-    first, length_now = (jnp.asarray(number, float) for number in (step_size, length))
-    average = jnp.zeros(()), jnp.zeros(())
-    zero = jnp.zeros((), int)
-    return MCLMCState(chain, first, length_now, inverse_mass, moments, trail, average, zero)
 
 
 def _adapt_mass_and_length(state: MCLMCState, start_mass: Tree | None) -> MCLMCState:

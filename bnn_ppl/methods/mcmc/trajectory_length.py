@@ -59,20 +59,9 @@ def updated_length(
 ) -> LengthState:
     """Take a step up the slope of the mean square change of the squared distance.
 
-    Parameters
-    ----------
-    state
-        State of the adaptation.
-    start, end
-        Where the trajectory began and ended.
-    mean
-        Estimate of the posterior mean, from which distances are measured.
-    inverse_mass
-        Inverse mass matrix, in units of whose square root they are measured.
-    longest
-        Longest time that a trajectory can be integrated for.
-    average
-        Mean over the chains that adapt one length.
+    Distances are from `mean`, an estimate of the posterior's, in units of the square root of the
+    inverse mass. A trajectory can be integrated for the time `longest` at most; `average` is the
+    mean over the chains that adapt one length.
     """
     before = _squared_distance(start, mean, inverse_mass)
     change = _squared_distance(end.position, mean, inverse_mass) - before

@@ -45,28 +45,30 @@ def sghmc(
         the step size is tuned.
     preconditioner
         Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
+        Needs `step_size`.
     noise_temperature
         Temperature T of the injected noise, a number or a schedule, applied on top of the
-        temperature of the posterior.
+        temperature of the posterior. Needs `step_size`.
     gibbs_every
         Number of steps between Gibbs draws of the precisions of :func:`bnn_ppl.priors.hierarchical`
         from their conditional distribution given the weights; in between they are held fixed. By
-        default they are updated like the weights.
+        default they are updated like the weights. Needs `step_size`.
     subtract_noise
         Whether to take :math:`M^2` as the variance of the minibatch gradients and inject less noise
         accordingly, of variance :math:`2 (1-\beta) T M - \epsilon M^2` but at least 0
         (Springenberg et al., 2016). Appropriate with
         :func:`bnn_ppl.preconditioners.scale_adapted`, when gradients are mostly noise.
+        Needs `step_size`.
     redraw_every
         Number of steps between draws of the momentum from its conditional distribution given the
         weights, to first order in the step size N(-sqrt(epsilon) g / (1 + beta), 2 T M / (1 +
         beta)). (Published code omits the mean, which adds half a kick at each redraw.) By default
-        it is never redrawn.
+        it is never redrawn. Needs `step_size`.
     clip
         Clip gradients whose norm exceeds the mean of the last 1,000 or so by more than this number
         of their standard deviations (20 in Antoran et al.'s code); the first 1,000 are not clipped.
         Clipping **biases** the draws; ``clipped`` in ``sample_stats`` records it. By default no
-        gradient is clipped.
+        gradient is clipped. Needs `step_size`.
 
     Notes
     -----

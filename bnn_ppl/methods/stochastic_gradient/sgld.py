@@ -39,13 +39,14 @@ def sgld(
         below cannot then be given.
     preconditioner
         Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
+        Needs `step_size`.
     noise_temperature
         Temperature T of the injected noise, a number or a schedule, applied on top of the
-        temperature of the posterior.
+        temperature of the posterior. Needs `step_size`.
     gibbs_every
         Number of steps between Gibbs draws of the precisions of :func:`bnn_ppl.priors.hierarchical`
         from their conditional distribution given the weights; in between they are held fixed. By
-        default they are updated like the weights.
+        default they are updated like the weights. Needs `step_size`.
 
     Notes
     -----

@@ -104,26 +104,15 @@ def tuned(
     start: the prior's precision plus the empirical Fisher information. The others set the step size
     so that an error of temperature averages ``EXCESS``: to first order it is proportional to the
     step size, so each window of steps multiplies it by the ratio of what was aimed at to what was
-    measured.
-
-    Parameters
-    ----------
-    posterior
-        Posterior to sample.
-    kernel
-        Dynamics.
-    settings
-        Recorded with the draws.
-    start
-        Method whose warm-up the chains go through first; by default
-        ``starting_descent(posterior, spread=True)``.
-    most_thin
-        The most steps from one draw to the next on small data.
+    measured. Before, the chains go through the warm-up of `start`, by default
+    ``starting_descent(posterior, spread=True)``. On small data there are at most `most_thin` steps
+    from one draw to the next.
     """
     posterior = with_prior_read(posterior)
     move, highest = kernel.move, kernel.highest
     if highest is None:
-        highest = _highest_temperature(posterior.num_weights)
+        # 1 above what one step in a billion of a stable chain has: a quantile of chi-squared.
+        highest = 1.0 + float(chdtri(posterior.num_weights, 1e-9)) / posterior.num_weights
 
     def init(key: Array, start: Tree, batch: Any) -> TuningState:
         del batch
@@ -300,11 +289,6 @@ def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:
         for name, leaf in info.items()
     }
     return none | {"n_steps": jnp.ones_like(none["n_steps"])}
-
-
-def _highest_temperature(num_weights: int) -> float:
-    """Temperature that a stable chain never reaches: 1 above what one step in a billion does."""
-    return 1.0 + float(chdtri(num_weights, 1e-9)) / num_weights  # a quantile of chi-squared
 
 
 def _next_window(highest: float, lost: Array, state: TuningState) -> TuningState:

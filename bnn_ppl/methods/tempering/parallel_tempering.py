@@ -126,10 +126,6 @@ def parallel_tempering(
     posterior = with_prior_read(posterior)
     step = partial(_stepped, posterior, max_num_steps)
 
-    def draw(key: Array, state: Replicas) -> Tree:
-        del key
-        return jax.tree.map(lambda all_: all_[-1], state.positions)
-
     def fitted(state: Replicas) -> dict[str, Array]:
         log_means = state.log_ratios - jnp.log(state.num_ratios)
         return {"log_evidence": jnp.sum(log_means), "exponents": state.exponents}
@@ -137,7 +133,7 @@ def parallel_tempering(
     return Method(
         partial(_from_prior, posterior, num_replicas),
         partial(step, None),
-        draw,
+        lambda key, state: jax.tree.map(lambda all_: all_[-1], state.positions),
         partial(step, target_acceptance),
         settings={
             "method": "parallel_tempering",

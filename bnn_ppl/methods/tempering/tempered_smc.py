@@ -146,14 +146,10 @@ def tempered_smc(
     posterior = with_prior_read(posterior)
     options = SmcOptions(num_particles, target_ess, target_acceptance, max_num_steps)
 
-    def draw(key: Array, state: Population) -> Tree:
-        del key
-        return jax.tree.map(lambda all_: all_[state.last], state.positions)
-
     return Method(
         partial(_from_prior, posterior, options),
         partial(_handed_out, posterior, options),
-        draw,
+        lambda key, state: jax.tree.map(lambda all_: all_[state.last], state.positions),
         partial(_warmed_up, posterior, options),
         settings={"method": "tempered_smc", **options._asdict()},
         fitted=_evidence,

@@ -43,29 +43,8 @@ def stopped_early(
     others (under vmap): these compute them as long as one of them goes on. The statistics of a
     stopped chain stay those of its last step.
 
-    Parameters
-    ----------
-    method
-        Method whose draw is a point, such as :func:`bnn_ppl.descent`.
-    posterior
-        Posterior that it was built with.
-    held_out
-        Held-out rows (x, y), not among the posterior's; constants of the compiled program.
-    check_every
-        Number of steps between two checks of the held-out rows.
-    patience
-        Number of checks without improvement after which a chain stops.
-
-    Returns
-    -------
-    Method
-        The method with early stopping; it draws the best point.
-
-    Raises
-    ------
-    ValueError
-        If a count is below 1, if the method has a warm-up or a fitted distribution of its own, or
-        if the rows are not finite or do not have the form of the posterior's.
+    The draw of the method is a point. `held_out`, `check_every` and `patience` are as of
+    :func:`bnn_ppl.descent`; the held-out rows are constants of the compiled program.
     """
     check_count("check_every", check_every)
     check_count("patience", patience)
@@ -106,7 +85,8 @@ def stopped_early(
         better = log_likelihood > state.log_likelihood
         best = jax.tree.map(partial(jnp.where, better), point, state.best)
         # Until trials of learning rates have ended, the method stays at its start: no miss.
-        moved = jnp.stack(jax.tree.leaves(jax.tree.map(_differ, point, state.best))).any()
+        changes = jax.tree.map(lambda one, other: jnp.any(one != other), point, state.best)
+        moved = jnp.stack(jax.tree.leaves(changes)).any()
         moved |= state.has_moved
         return state._replace(
             best=best,
@@ -132,10 +112,6 @@ def stopped_early(
         begin=method.tuning.of_inner().begin,
         batching=method.batching._replace(order="epochs"),
     )
-
-
-def _differ(one: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.any(one != other)
 
 
 def _log_likelihood(posterior: Posterior, point: Tree, rows: tuple[Any, Any]) -> jax.Array:

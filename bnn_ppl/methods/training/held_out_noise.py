@@ -76,26 +76,11 @@ def with_noise_held_out(
 ) -> tuple[jax.Array, jax.Array]:
     """Give a loss on training rows, whose noise is fitted to held-out rows too.
 
-    Parameters
-    ----------
-    loss
-        ``position, anchor, batch -> scalar``, the likelihood scaled to all rows from those of the
-        batch that its mask has.
-    sites
-        Names of the noise sites.
-    weight
-        Weight of the held-out rows in the gradient of the noise, at most 1; the rest is that of the
-        training rows. An amplitude sees its own held-out rows alone.
-    position, anchor, batch
-        Arguments of the loss.
-    held_out
-        Rows of the batch that are held out. Where there are none, or no others, all rows stand for
-        either.
-
-    Returns
-    -------
-    tuple[jax.Array, jax.Array]
-        What to take the gradient of, and the loss of the rows that are not held out.
+    It is to be differentiated; with it comes the loss of the rows that are not held out. The loss
+    ``position, anchor, batch -> scalar`` has the likelihood scaled to all rows from those of the
+    batch that its mask has. In the gradient of the noise `sites`, the held-out rows have the
+    `weight`, at most 1, and the training rows the rest; an amplitude sees its own held-out rows
+    alone. Where no rows of the batch are held out, or no others, all stand for either.
     """
     mask = batch[2] if len(batch) == 3 else jnp.ones(held_out.of_shape.shape, bool)
     fixed = jax.lax.stop_gradient(position)

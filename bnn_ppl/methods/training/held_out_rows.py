@@ -40,10 +40,7 @@ def checked(
 ) -> tuple[HeldOutScores, jax.Array, jax.Array]:
     """Compare the scores since the last check, if one is due, with the best.
 
-    Returns
-    -------
-    tuple[HeldOutScores, jax.Array, jax.Array]
-        The scores; whether these are the best; whether they are so much worse that it overfits.
+    Also give whether these are the best, and whether they are so much worse that it overfits.
     """
     due &= scores.steps > 0
     score = scores.total / scores.steps

@@ -34,13 +34,7 @@ class ScoredState(NamedTuple):
 
 
 def steps_between(score_every: int | str, num_rows: int, batch_size: int | None) -> int:
-    """Count the steps between two scores: given as a number, or as epochs, "2 epochs".
-
-    Raises
-    ------
-    ValueError
-        If it is neither, or not above 0.
-    """
+    """Count the steps between two scores: given as a number, or as epochs, "2 epochs"."""
     epochs = _EPOCHS.fullmatch(score_every) if isinstance(score_every, str) else None
     if epochs is not None and float(epochs[1]) > 0:
         return max(1, round(float(epochs[1]) * (num_rows // (batch_size or num_rows))))
@@ -59,23 +53,8 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
     The info of a warm-up step then has the last scores, NaN before the first: ``held_out_nll``, in
     nats per row, and ``held_out_accuracy``, or ``held_out_rmse`` in the units of the model: those
     of a draw where a draw is a point, those of the average over 8 draws from a distribution.
-    The draws are those without scores, up to rounding.
-
-    Parameters
-    ----------
-    method
-        Any method.
-    posterior
-        Posterior that it was built with.
-    held_out
-        Held-out rows (x, y), not among the posterior's; constants of the compiled program.
-    every
-        Number of steps between two scores.
-
-    Raises
-    ------
-    ValueError
-        If the rows are not finite or do not have the form of the posterior's.
+    The draws are those without scores, up to rounding. The rows (x, y), which are not among those
+    of the posterior that the method was built with, are constants of the compiled program.
     """
     if method.tuning.finish is not None:
         raise ValueError(

@@ -1,13 +1,10 @@
 """Learning rates tried before training, and how long trials and windows of training are."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.training.training_lengths import has_convolutions, usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 
@@ -58,19 +55,6 @@ def no_trials() -> Trials:
     """Begin before the first trial."""
     none, least = jnp.zeros(()), jnp.full(len(RATES), -jnp.inf)
     return Trials(none, none, least, least)
-
-
-def rate_of(
-    learning_rate: float | Schedule | None,
-) -> tuple[bool, float | str, Callable[[jax.Array], jax.Array]]:
-    """Give whether the rate is to be found, how it is recorded, and the rate at a step.
-
-    Where it is found, :func:`self_paced` gives each step its rate; without, that is 1.
-    """
-    if learning_rate is None:
-        return True, "found", partial(value_at, 1.0)
-    check_rate("learning_rate", learning_rate)
-    return False, named(learning_rate), partial(value_at, learning_rate)
 
 
 def is_costly(posterior: Posterior, num_rows: int) -> bool:

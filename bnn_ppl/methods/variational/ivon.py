@@ -184,15 +184,12 @@ def ivon(
         new = IvonState(loc, momentum, curvature, num_steps)
         return new, step_info(lp, num_samples, elbo=lp + entropy(precision(new)))
 
-    def draw(key: jax.Array, state: IvonState) -> Tree:
-        return drawn(key, state.loc, precision(state))
-
     settings = {"method": "ivon", "hess_init": hess_init} | fit.settings
     settings |= {"clip": None if math.isinf(clip) else clip}
     method = Method(
         init,
         step,
-        draw,
+        lambda key, state: drawn(key, state.loc, precision(state)),
         settings=settings,
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
         logdensity=posterior.logdensity,

@@ -85,15 +85,13 @@ def mc_dropout(
         del key, batch
         return DropoutState(position, optimizer.init(position))
 
-    def expected(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
+    def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
         rows_key, prior_key = jax.random.split(key)
         with tapped(_dropout_tap(rows_key, rates)):
             rows = posterior.log_likelihood(position, batch)
         terms = posterior.density.terms(_dropped(prior_key, rates, position), batch)
-        return posterior.density.total(terms._replace(log_likelihood=rows), batch)
-
-    def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
-        return -expected(position, key, batch) / posterior.num_rows
+        total = posterior.density.total(terms._replace(log_likelihood=rows), batch)
+        return -total / posterior.num_rows
 
     def step(
         key: jax.Array, state: DropoutState, batch: Any, rate: jax.Array | float = 1.0

@@ -53,21 +53,8 @@ def at_the_mean(
 ) -> tuple[Position, Position]:
     """Take the gradient of Gaussian priors at the mean, and not at the draw, which is less noisy.
 
-    Parameters
-    ----------
-    posterior
-        Posterior.
-    normals
-        Its Gaussian priors, as :class:`bnn_ppl.model.trace.Terms` has them.
-    gradient
-        Gradient of the log-density at the draw.
-    away
-        Deviation of the draw from the mean.
-
-    Returns
-    -------
-    tuple
-        Gradient, and precision of the (tempered) prior: exact for Gaussians, 1 / std^2 for others.
+    The gradient given is that at the draw, which is `away` from the mean. With it comes the
+    precision of the (tempered) prior: exact for Gaussians, 1 / std^2 for others.
     """
     gradient = dict(gradient)
     precision = {site: std**-2 for site, std in posterior.prior.std.items()}

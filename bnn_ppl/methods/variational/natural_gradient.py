@@ -8,8 +8,8 @@ import jax
 
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.training.rate_trials import rate_of, usual_lengths
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.training.rate_trials import usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.variational.kl_weight import check_kl_weight
 from bnn_ppl.methods.variational.mean_field import averaged
@@ -22,13 +22,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class NaturalGradient:
-    """Options of a fit by natural gradients, as of :func:`bnn_ppl.vogn`.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
-    """
+    """Options of a fit by natural gradients, as of :func:`bnn_ppl.vogn`."""
 
     posterior: Posterior
     learning_rate: float | Schedule | None
@@ -39,7 +33,8 @@ class NaturalGradient:
     num_groups: int = 1
 
     def __post_init__(self) -> None:
-        rate_of(self.learning_rate)
+        if self.learning_rate is not None:
+            check_rate("learning_rate", self.learning_rate)
         check_count("num_samples", self.num_samples)
         check_count("num_groups", self.num_groups)
         for name, beta in {"beta1": self.beta1, "beta2": self.beta2}.items():
@@ -55,7 +50,8 @@ class NaturalGradient:
     @property
     def settings(self) -> dict[str, Any]:
         """The options as they are recorded."""
-        settings = {"learning_rate": rate_of(self.learning_rate)[1]}
+        rate = "found" if self.learning_rate is None else named(self.learning_rate)
+        settings = {"learning_rate": rate}
         settings |= {"beta1": self.beta1, "beta2": self.beta2, "num_samples": self.num_samples}
         settings |= {"kl_weight": named(self.kl_weight)}
         return settings | ({"num_groups": self.num_groups} if self.num_groups != 1 else {})

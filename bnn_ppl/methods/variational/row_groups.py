@@ -16,20 +16,9 @@ def over_groups(estimate: Estimate, num_groups: int) -> Estimate:
     Gradients at the draws of several groups are averaged over more noise of the weights than those
     of all rows at one draw (Osawa et al., 2019, section 3, where the groups are processes). Group g
     has rows g, g + num_groups, and so on, so that devices which share the rows share each group.
-    The groups are taken one after the other, and count by their rows without padding.
-
-    Parameters
-    ----------
-    estimate
-        ``key, batch -> tree of floats``, where a batch is (x, y) or (x, y, mask).
-    num_groups
-        Number of groups. Where it does not divide the rows, their numbers of rows differ by one;
-        those beyond one group a row count for nothing.
-
-    Returns
-    -------
-    Callable
-        As `estimate`, and the same function for one group.
+    The groups are taken one after the other, and count by their rows without padding: where they do
+    not divide the rows, their numbers of rows differ by one; those beyond one group a row count for
+    nothing. An estimate is ``key, batch -> tree of floats``, of a batch (x, y) or (x, y, mask).
     """
     if num_groups == 1:
         return estimate

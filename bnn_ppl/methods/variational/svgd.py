@@ -112,15 +112,11 @@ def svgd(
         info = step_info(jnp.mean(values), num_particles)
         return Particles(positions, inner, state.next), info
 
-    def draw(key: Array, state: Particles) -> Tree:
-        del key
-        return jax.tree.map(lambda all_: all_[state.next], state.positions)
-
     settings = {"method": "svgd", **recorded, "num_particles": num_particles}
     method = Method(
         init,
         train,
-        draw,
+        lambda key, state: jax.tree.map(lambda all_: all_[state.next], state.positions),
         settings=settings,
         logdensity=posterior.logdensity,
         draws_from="particles",

@@ -167,14 +167,11 @@ def vogn(
         info = step_info(lp, num_samples, elbo=lp + entropy(precision))
         return VognState(loc, momentum, precision, num_steps), info
 
-    def draw(key: jax.Array, state: VognState) -> Tree:
-        return drawn(key, state.loc, state.precision)
-
     settings = {"method": "vogn", "init_std": init_std, "damping": damping} | fit.settings
     method = Method(
         init,
         step,
-        draw,
+        lambda key, state: drawn(key, state.loc, state.precision),
         settings=settings,
         fitted=lambda state: fitted(state.loc, state.precision, state.num_steps),
         logdensity=posterior.logdensity,

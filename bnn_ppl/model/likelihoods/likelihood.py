@@ -19,6 +19,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 
 Array = jax.Array
+Moments = tuple[float, float]  # where f(x) is 0, and spread, of targets on the scale of f
 
 _LEAST_SPREAD = 0.1  # of logarithms or logits of y, where all are nearly the same
 _MOST_CENTER = 57.0  # exp(57 + 30) is still a number of float32
@@ -197,7 +198,7 @@ def from_json(record: Mapping[str, Any]) -> Likelihood:
 # --- what the files of likelihoods share
 
 
-def center_and_spread(values: np.ndarray) -> tuple[float, float]:
+def center_and_spread(values: np.ndarray) -> Moments:
     """Give the mean of transformed targets, and their standard deviation unless it is tiny."""
     return float(values.mean()), max(float(values.std()), _LEAST_SPREAD)
 

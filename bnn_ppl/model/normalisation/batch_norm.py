@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 Array = jax.Array
+_CONSTANT = nnx.RngState | jax.Array | np.ndarray
 Statistics = tuple[Array, Array, Array]  # number of values, their mean, their variance; by channel
 
 
@@ -144,15 +145,10 @@ def _both(counted: Array | None, mask: Array | None, x: Array, name: str) -> Arr
 
 
 def check_state(module: nnx.Module, state: nnx.State, *, ready: bool) -> None:
-    """Refuse state that is neither weights nor statistics, and statistics of nothing.
+    """Refuse variables that are neither weights nor statistics, and statistics of nothing.
 
-    A `ready` network is given with its statistics, in the place of its factory.
-
-    Raises
-    ------
-    ValueError
-        If the network has other state, or is in eval mode with the mean 0 and variance 1 of a
-        network that has seen no rows.
+    Plain arrays are constants of the network. A `ready` network is given with its statistics, in
+    the place of its factory.
     """
     modules = dict(nnx.iter_modules(module))
     of_linen = [path for path, each in modules.items() if isinstance(each, nnx.bridge.ToNNX)]
@@ -163,7 +159,7 @@ def check_state(module: nnx.Module, state: nnx.State, *, ready: bool) -> None:
         running = getattr(layer, "use_running_average", True)
         if isinstance(variable, nnx.BatchStat) and known and running:
             fixed[name] = variable[...]
-        elif not isinstance(variable, nnx.RngState) and type(layer) is not nnx.BatchNorm:
+        elif not isinstance(variable, _CONSTANT) and type(layer) is not nnx.BatchNorm:
             raise ValueError(
                 f"got {type(variable).__name__} at {name}, expected a network whose only state is "
                 "weights, and the statistics of flax.nnx.BatchNorm: make it without other state"

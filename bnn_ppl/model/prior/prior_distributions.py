@@ -53,7 +53,21 @@ class GeneralisedNormal(dist.Distribution):
         return jnp.broadcast_to(self.scale**2 * ratio, self.batch_shape)
 
 
-class CorrelatedInputs(dist.Distribution):
+class _Kernel(dist.Distribution):
+    """A distribution of mean 0, one event of which is a kernel."""
+
+    @property
+    def support(self) -> Any:
+        """All real kernels."""
+        return constraints.independent(constraints.real, self.event_dim)
+
+    @property
+    def mean(self) -> Array:
+        """Zeros."""
+        return jnp.zeros(self.event_shape)
+
+
+class CorrelatedInputs(_Kernel):
     """Gaussian kernel: inputs correlated, outputs independent.
 
     One event is a kernel whose last axis is the output; the other axes, flattened, have covariance
@@ -66,11 +80,6 @@ class CorrelatedInputs(dist.Distribution):
     def __init__(self, scale_tril: Any, shape: tuple[int, ...], *, validate_args: Any = None):
         self.scale_tril = scale_tril
         super().__init__((), shape, validate_args=validate_args)
-
-    @property
-    def support(self) -> Any:
-        """All real kernels."""
-        return constraints.independent(constraints.real, self.event_dim)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw kernels."""
@@ -89,11 +98,6 @@ class CorrelatedInputs(dist.Distribution):
         return -0.5 * (white**2).sum((-2, -1)) - log_volume - constant
 
     @property
-    def mean(self) -> Array:
-        """Zeros."""
-        return jnp.zeros(self.event_shape)
-
-    @property
     def variance(self) -> Array:
         """Variance of each weight."""
         by_input = (jnp.asarray(self.scale_tril) ** 2).sum(1).reshape((*self.event_shape[:-1], 1))
@@ -103,7 +107,7 @@ class CorrelatedInputs(dist.Distribution):
         return math.prod(self.event_shape[:-1]), self.event_shape[-1]
 
 
-class SumFilter(dist.Distribution):
+class SumFilter(_Kernel):
     r"""Gaussian weights whose sum over each filter has a Laplace factor as well.
 
     ``p(w) ∝ prod_i N(w_i; 0, scale^2) prod_s exp(-|s| / sum_scale)``, where s are the sums of a
@@ -117,11 +121,6 @@ class SumFilter(dist.Distribution):
     ):
         self.scale, self.sum_scale = scale, sum_scale
         super().__init__((), shape, validate_args=validate_args)
-
-    @property
-    def support(self) -> Any:
-        """All real kernels."""
-        return constraints.independent(constraints.real, self.event_dim)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw the sums, whose size is a truncated normal, and Gaussian weights given them."""
@@ -142,11 +141,6 @@ class SumFilter(dist.Distribution):
         num_axes = self.event_dim - len(self._axes)
         by_filter = (sums + log_normaliser).sum(tuple(range(-num_axes, 0)))
         return -own.sum(tuple(range(-self.event_dim, 0))) - by_filter
-
-    @property
-    def mean(self) -> Array:
-        """Zeros."""
-        return jnp.zeros(self.event_shape)
 
     @property
     def variance(self) -> Array:

@@ -31,15 +31,7 @@ def flat_prior() -> dist.Distribution:
 def prior_by_site(
     prior: Prior, name: str, sites: list[str]
 ) -> Callable[[str, tuple[int, ...]], SitePrior]:
-    """Give ``site, shape -> distribution, Point or "fixed"`` for the network `name`.
-
-    Raises
-    ------
-    TypeError
-        If a prior is none of these, nor a function that gives one.
-    ValueError
-        If a name or pattern fits none of the sites, a site has no prior, or a word is unknown.
-    """
+    """Give ``site, shape -> distribution, Point or "fixed"`` for the network `name`."""
     if isinstance(prior, Mapping):
         entries = _by_pattern(prior, name, sites)
         return lambda site, shape: _at_site(entries[site], site, shape)
@@ -60,7 +52,8 @@ def _by_pattern(prior: Mapping[str, Any], name: str, sites: list[str]) -> dict[s
             one = own.prior if isinstance(own, Point) else own
             _check_one(one, sites, f"a numpyro Distribution for {key!r}")
     found: dict[str, Any] = {}
-    for key in sorted(matched, key=_is_pattern):  # names first; the order is kept otherwise
+    # Names first; the order is kept otherwise.
+    for key in sorted(matched, key=lambda key: any(letter in key for letter in "*?[")):
         for site in matched[key]:
             found.setdefault(site, prior[key])
     missing = [site for site in sites if site not in found]
@@ -74,10 +67,6 @@ def _by_pattern(prior: Mapping[str, Any], name: str, sites: list[str]) -> dict[s
 
 def _fits(key: str, name: str, site: str) -> bool:
     return fnmatchcase(site, key) or fnmatchcase(site.removeprefix(f"{name}."), key)
-
-
-def _is_pattern(key: str) -> bool:
-    return any(letter in key for letter in "*?[")
 
 
 def _fits_nothing(key: str, sites: list[str]) -> ValueError:

@@ -14,14 +14,13 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro import handlers
 
+from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.structure import used_inputs
 from bnn_ppl.model.trace import (
-    initial_value,
     innermost,
     latent_sites,
     log_prob,
     observed_sites,
-    traced,
 )
 
 _MOST = 256  # combinations of their values
@@ -40,12 +39,6 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: A
     r"""Give a program with the mixture over its discrete sites in place of the observed one.
 
     .. math:: p(y_i | x_i, w) = \sum_z p(z | w)\, p(y_i | x_i, z, w)
-
-    Raises
-    ------
-    ValueError
-        If they are not of single rows, have no finite support, take too many values together, are
-        scaled or masked, or something else than the observed site depends on them.
     """
     sites = [site for site in latent_sites(trace) if site["fn"].support.is_discrete]
     if not sites:
@@ -57,7 +50,7 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: A
             _refuse(site, f"of {type(each).__name__}", "one with a finite support")
         if shape != (num_rows,):
             _refuse(site, f"of shape {shape}", f"one value for each row, ({num_rows},)")
-    sizes = tuple((site["name"], _size(site)) for site in sites)
+    sizes = tuple((s["name"], len(s["fn"].enumerate_support(expand=False))) for s in sites)
     num = math.prod(size for _, size in sizes)
     if num > _MOST:
         _refuse(sites[0], f"of {num} combinations of values", f"at most {_MOST}")
@@ -83,16 +76,12 @@ def _refuse(site: dict, got: str, expected: str) -> None:
     )
 
 
-def _size(site: dict) -> int:
-    return int(site["fn"].enumerate_support(expand=False).shape[0])
-
-
 def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any) -> None:
     """Refuse sites on which more depends than the observed site, each row on its own alone."""
     names = [name for name, _ in discrete.sizes]
 
     def densities(values: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
-        trace = _traced_at(values, model, x, y)
+        trace = initial_trace(model, x, y, values)
         sites = [site for site in trace.values() if site["type"] == "sample"]
         others = [s for s in sites if s["name"] not in (*names, discrete.observed)]
         return log_prob(trace[discrete.observed]), [log_prob(site) for site in others]
@@ -116,7 +105,7 @@ def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any)
     """Name the deterministic sites that depend on discrete ones: they have no one value."""
 
     def deterministic(values: dict[str, Any], x: Any, y: Any) -> dict[str, Any]:
-        trace = _traced_at(values, model, x, y)
+        trace = initial_trace(model, x, y, values)
         sites = [site for site in trace.values() if site["type"] == "deterministic"]
         return {site["name"]: site["value"] for site in sites}
 
@@ -129,13 +118,6 @@ def _computed(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any)
 
 def _zeros(discrete: _Discrete, first: dict) -> dict[str, Any]:
     return {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name, _ in discrete.sizes}
-
-
-def _traced_at(values: dict[str, Any], model: Callable, x: Any, y: Any) -> dict[str, dict]:
-    def chosen(site: dict) -> Any:
-        return values[site["name"]] if site["name"] in values else initial_value(site)
-
-    return traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
 
 
 def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> None:

@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
+from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.network import InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
@@ -24,7 +25,6 @@ from bnn_ppl.model.structure import explained, used_inputs
 from bnn_ppl.model.trace import (
     OF_ROWS,
     factors,
-    initial_value,
     latent_sites,
     log_prob,
     observed_sites,
@@ -48,19 +48,17 @@ class _Changes(NamedTuple):
 
 
 def prepared(model: Callable, x: Any, y: Any) -> Callable:
-    """Give the program in the form that a posterior has: itself, where it has it already.
-
-    Raises
-    ------
-    ValueError
-        If a discrete latent site cannot be summed out row by row.
-    """
+    """Give the program in the form that a posterior has: itself, where it has it already."""
     trace = _sites(model, x, y)
     half = _half_observed(trace)
+    plates, params = (
+        [site for site in trace.values() if site["type"] == kind] for kind in ("plate", "param")
+    )
     changes = _Changes(
-        tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
-        tuple(site["name"] for site in trace.values() if _is_given(site)),
-        tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
+        tuple(site["name"] for site in plates if site["args"][1] not in (None, site["args"][0])),
+        tuple(site["name"] for site in plates if site["args"][1] == site["args"][0]),
+        # Of the leaves for which sites have been sampled, the trace holds shapes, which have none.
+        tuple((site["name"], tuple(_names(site["name"], site["value"]))) for site in params),
         tuple(half),
         tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
     )
@@ -85,7 +83,7 @@ def _sites(model: Callable, x: Any, y: Any) -> dict[str, dict]:
     found: dict[str, dict] = {}
 
     def inspect(x: Any, y: Any) -> None:
-        found.update(traced(model, x, y, jax.random.key(0), substitute_fn=initial_value))
+        found.update(initial_trace(model, x, y))
 
     with explained(x):
         jax.eval_shape(inspect, x, y)
@@ -102,37 +100,30 @@ class _Changing(Messenger):
 
     def __init__(self, changes: _Changes) -> None:
         super().__init__()
-        self.plates = set(changes.plates)
-        self.given = set(changes.given)
+        self.changes, self.params = changes, dict(changes.params)
         self.sizes: dict[str, int] = {}  # of the plates whose rows are given
-        self.params = dict(changes.params)
-        self.half_observed = set(changes.half_observed)
-        self.left_out = set(changes.left_out)
-        self.factors = set(changes.factors)
-        self.held = set(changes.held)
-        self.constraints = set(changes.constraints)
 
     def process_message(self, message: dict) -> None:
-        kind, name = message["type"], message.get("name")
-        if kind == "plate" and name in self.plates:
+        kind, name, changes = message["type"], message.get("name"), self.changes
+        if kind == "plate" and name in changes.plates:
             size, _ = message["args"]
             message["value"], message["args"] = jnp.arange(size), (size, size)
-        elif kind == "plate" and name in self.given:
+        elif kind == "plate" and name in changes.given:
             self.sizes[name], size = message["args"]
             message["value"], message["args"] = jnp.arange(size), (size, size)
         elif kind == "param" and name in self.params:
             self._sample_leaves(message)
         elif kind == "prng_key" and self.params:
             message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
-        elif kind == "sample" and name in self.factors:
+        elif kind == "sample" and name in changes.factors:
             message["infer"] = message["infer"] | {OF_ROWS: True}
-        elif kind == "sample" and name in self.held and message["is_observed"]:
+        elif kind == "sample" and name in changes.held and message["is_observed"]:
             message["stop"] = True
-        elif kind == "sample" and name in self.constraints and message["is_observed"]:
+        elif kind == "sample" and name in changes.constraints and message["is_observed"]:
             density = message["fn"].log_prob(message["value"])
             message["observed"], message["fn"] = message["value"], dist.Unit(density)
             message["value"] = message["fn"].sample(None)
-        elif kind in ("sample", "deterministic") and self.half_observed:
+        elif kind in ("sample", "deterministic") and changes.half_observed:
             self._leave_out(message)
         if kind == "sample" and self.sizes:
             self._scale_once(message)
@@ -165,14 +156,14 @@ class _Changing(Messenger):
 
     def _leave_out(self, message: dict) -> None:
         """Leave out the unobserved part of a site, and give the observed one its name."""
-        name = message["name"]
+        name, half_observed = message["name"], self.changes.half_observed
         whole = name.removesuffix(_UNOBSERVED)
-        if whole != name and whole in self.left_out:
+        if whole != name and whole in self.changes.left_out:
             message["value"] = message["fn"].support.feasible_like(jnp.zeros(message["fn"].shape()))
             message["stop"] = True
-        elif name in self.half_observed and message["type"] == "deterministic":
+        elif name in half_observed and message["type"] == "deterministic":
             message["stop"] = True
-        elif name.removesuffix(_OBSERVED) in self.half_observed and name.endswith(_OBSERVED):
+        elif name.removesuffix(_OBSERVED) in half_observed and name.endswith(_OBSERVED):
             message["name"] = name.removesuffix(_OBSERVED)
 
 
@@ -190,26 +181,6 @@ def _names(name: str, tree: Any) -> list[str]:
     return [jax.tree_util.keystr((name, *path), simple=True, separator=".") for path in paths]
 
 
-def _is_subsampled(site: dict) -> bool:
-    return site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
-
-
-def _is_given(site: dict) -> bool:
-    return site["type"] == "plate" and site["args"][1] == site["args"][0]
-
-
-def _is_param(site: dict) -> bool:
-    return site["type"] == "param"
-
-
-def _leaves(site: dict) -> tuple[str, ...]:
-    """Name the leaves of a parameter for which no site has been sampled.
-
-    NumPyro replaces the others, in what the trace holds, by their shapes, which have no leaves.
-    """
-    return tuple(_names(site["name"], site["value"]))
-
-
 def _half_observed(trace: dict[str, dict]) -> list[str]:
     """Name the sites with obs_mask: NumPyro makes one of two, which it names by them."""
     names = {site["name"] for site in latent_sites(trace)}
@@ -223,10 +194,7 @@ def _is_needed(model: Callable, x: Any, y: Any, unobserved: dict) -> bool:
     hidden, value = unobserved["name"], unobserved["value"]
 
     def others(value: Any, x: Any, y: Any) -> list[Any]:
-        def chosen(site: dict) -> Any:
-            return value if site["name"] == hidden else initial_value(site)
-
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+        trace = initial_trace(model, x, y, {hidden: value})
         sites = (site for site in trace.values() if site["type"] == "sample")
         return [log_prob(site) for site in sites if site["name"] != hidden]
 
@@ -244,7 +212,7 @@ def _observed_at_own_values(
         return ()
 
     def values(x: Any, y: Any) -> list[Any]:
-        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        found = initial_trace(model, x, y)
         return [found[name]["value"] for name in names]
 
     of_y = _that_depend(jax.make_jaxpr(values)(x, y), names, len(jax.tree.leaves(x)))
@@ -281,7 +249,7 @@ def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) ->
         return ()
 
     def densities(x: Any, y: Any) -> list[Any]:
-        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        found = initial_trace(model, x, y)
         return [log_prob(found[name]) for name in names]
 
     jaxpr, found = jax.make_jaxpr(densities, return_shape=True)(x, y)

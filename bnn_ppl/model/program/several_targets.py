@@ -40,13 +40,7 @@ class Targets(NamedTuple):
     sites: tuple[Target, ...]
 
     def packed(self, y: Mapping[str, Any]) -> np.ndarray:
-        """Give the columns (rows, columns) of a dict of arrays by site.
-
-        Raises
-        ------
-        ValueError
-            If sites, shapes or numbers of rows are others than those of the training rows.
-        """
+        """Give the columns (rows, columns) of a dict of arrays by site."""
         targets, names = {target.site: target for target in self.sites}, self.names
         given = {
             str(name): targets[name].numbers(values) if name in targets else np.asarray(values)

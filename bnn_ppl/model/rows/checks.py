@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from bnn_ppl.model.rows.features import shapes_with_rows
 from bnn_ppl.model.rows.given_rows import (
     array_of,
     arrays_like,
@@ -236,11 +237,7 @@ def check_number_of_rows(
     num_known, problem = len(data[1]), None
     if num_rows == num_known:
         return
-
-    def as_long(leaf: Array) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
-
-    rows = jax.tree.map(as_long, data)
+    rows = shapes_with_rows(data, num_rows)
     try:
         if jax.eval_shape(log_likelihood, position, rows).shape == (num_rows,):
             return

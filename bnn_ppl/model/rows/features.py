@@ -95,13 +95,7 @@ def stream_with_features(posterior: Any, progress: Show = False) -> "Stream | No
 
 
 def raw_inputs(x: Tree) -> Tree:
-    """Give the inputs themselves, whether features stand for them or not.
-
-    Raises
-    ------
-    ValueError
-        If they have not been read.
-    """
+    """Give the inputs themselves, whether features stand for them or not."""
     if not isinstance(x, Features):
         return x
     if any(isinstance(leaf, Unread) for leaf in jax.tree.leaves(x.x, is_leaf=_is_unread)):
@@ -199,7 +193,7 @@ class FixedPart(NamedTuple):
         return program.read_beside([program.early_results[place] for place in self.places])
 
     def _program(self, num_rows: int) -> Program:
-        y, x = (_with_rows(tree, num_rows) for tree in (self.y, self.x))
+        y, x = (shapes_with_rows(tree, num_rows) for tree in (self.y, self.x))
         return program_of(self.function, (self.position, y), x)
 
     def _compiled(
@@ -231,27 +225,16 @@ def fixed_part(
 ) -> FixedPart | None:
     """Find the part of ``function((position, y), x)`` that follows from x alone, by row.
 
-    Parameters
-    ----------
-    function
-        Whose results are the same, row by row, for any rows.
-    position
-        Shapes of the position.
-    data
-        Rows (x, y), or their shapes.
-
-    Returns
-    -------
-    FixedPart or None
-        None if there is nothing to gain: no product or convolution of what does not depend on the
-        position, or none whose results have one entry for each row.
+    The results of the function are the same, row by row, for any rows (x, y); of the position and
+    the rows only the shapes are used. None if there is nothing to gain: no product or convolution
+    of what does not depend on the position, or none whose results have one entry for each row.
     """
     num_rows = len(data[1])
-    x, y = _with_rows(data, num_rows)
+    x, y = shapes_with_rows(data, num_rows)
     program = program_of(function, (position, y), x)
     if num_rows == 1 or not program.flops(program.crossing()):
         return None
-    more_x, more_y = _with_rows(data, num_rows + 1)
+    more_x, more_y = shapes_with_rows(data, num_rows + 1)
     try:
         other = program_of(function, (position, more_y), more_x)
     except (TypeError, ValueError):  # a model for one number of rows
@@ -296,7 +279,10 @@ def with_features(
     features were computed: then only x itself will do.
     """
     leaves = jax.tree.leaves(features.x, is_leaf=_is_unread)
-    x = [_of_rows(leaf, len(y)) if _is_unread(leaf) else leaf for leaf in leaves]
+    x = [
+        jax.ShapeDtypeStruct((len(y), *leaf.shape), leaf.dtype) if _is_unread(leaf) else leaf
+        for leaf in leaves
+    ]
     tree = jax.tree.structure(features.x, is_leaf=_is_unread)
     program = program_of(function, (position, y), jax.tree.unflatten(tree, x))
     if program.digest != features.digest:
@@ -324,11 +310,8 @@ def _is_unread(leaf: Any) -> bool:
     return isinstance(leaf, Unread)
 
 
-def _of_rows(row: Unread, num_rows: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((num_rows, *row.shape), row.dtype)
-
-
-def _with_rows(tree: Tree, num_rows: int) -> Tree:
+def shapes_with_rows(tree: Tree, num_rows: int) -> Tree:
+    """Give the shapes of arrays (rows, ...) that have so many rows."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype), tree
     )

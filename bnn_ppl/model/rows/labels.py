@@ -26,13 +26,7 @@ class Classes(NamedTuple):
     names: tuple[Any, ...] | None = None
 
     def numbers(self, y: Any, num_axes: int) -> np.ndarray:
-        """Give the numbers of labels with so many axes, or of one-hot rows of them.
-
-        Raises
-        ------
-        ValueError
-            If a label is none of the names.
-        """
+        """Give the numbers of labels with so many axes, or of one-hot rows of them."""
         y = of_one_kind(np.asarray(y))
         if y.ndim == num_axes + 1 and is_one_hot(y, self.num):
             return y.argmax(-1).astype(np.int32)
@@ -108,11 +102,6 @@ def numbered_to_train(
     """Give the numbers of labels to train a model of `num` classes, and names as in `Classes`.
 
     What is no label of such a model is given back as it is.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many different texts as classes.
     """
     if y.ndim == num_axes + 1 and is_one_hot(y, num):
         return y.argmax(-1).astype(np.int32), None

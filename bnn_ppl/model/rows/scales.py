@@ -26,18 +26,8 @@ def warn_of_scales(model: Callable, observed: str, num_sites: int, data: Data) -
     """Warn of y that no draw from the prior comes near, and of x that makes its draws too large.
 
     A few draws at a few rows are made, and only where numbers are unusually large or small. What
-    one of them reaches, the prior is taken to expect.
-
-    Parameters
-    ----------
-    model
-        ``model(x, y=None)``.
-    observed
-        Name of the site of y.
-    num_sites
-        How many others there are; with more than 20, nothing is done.
-    data
-        Rows (x, y).
+    one of them reaches, the prior is taken to expect. Nothing is done for a model of more than 20
+    sites beside the observed one.
     """
     if num_sites > _MOST_SITES:
         return

@@ -72,28 +72,9 @@ def stored_features(
 ) -> Stream | None:
     """Give rows with features in place of x from a folder, where they are computed if need be.
 
-    Parameters
-    ----------
-    part
-        What to compute; None if there is nothing to store.
-    data
-        The rows: a stream, or a pair (x, y).
-    folder
-        Where they are, or shall be; others' features in it stay.
-    most
-        Rows that a device computes at a time.
-    precision
-        Of products, as of :func:`bnn_ppl.condition`.
-    progress
-        How to show that they are computed, and the time left, as of :func:`bnn_ppl.run`.
-
-    Raises
-    ------
-    ValueError
-        If there are several processes, a row has NaN or infinite values, or the features of a row
-        depend on other rows.
-    OSError
-        If the folder cannot be written.
+    The rows are a stream or a pair (x, y), of which a device computes `most` at a time; others'
+    features in the folder stay. None if there is no part to compute. Rows with NaN or infinite
+    values are refused, and features of a row that depend on other rows.
     """
     if part is None:
         return None

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.rows.features import shapes_with_rows
 from bnn_ppl.runtime.machines.devices import products_in
 
 Array = jax.Array
@@ -45,9 +46,7 @@ class StreamChunks:
         size = -(-size // stream.block) * stream.block  # a block is read once
         self.size, self.num_rows = size, stream.num_rows
         self.num = -(-stream.num_rows // size)
-        self.shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), tuple(examples)
-        )
+        self.shapes = shapes_with_rows(tuple(examples), size)
         self._stream = stream
         self._reader = ThreadPoolExecutor(1, "rows")
         self._ahead: OrderedDict[int, Future] = OrderedDict()
@@ -126,18 +125,9 @@ def summed_over_chunks(
     Differences of such pairs, one part at a time, are as exact as those of the rows one by one.
     A gradient is accumulated with the value, in one pass over the chunks of which nothing is kept.
 
-    Parameters
-    ----------
-    by_row
-        ``position, constants, (x, y, mask) -> (rows,)``: log-likelihood of each row, 0 for padding.
-        It may depend on no other array of a program.
-    position
-        Where to evaluate it.
-    constants
-        What else it depends on. There is no gradient with respect to these.
-    chunks
-        Rows, which the host reads: the chunks do not depend on the position, so that one serves all
-        the positions that `vmap` maps.
+    ``by_row(position, constants, (x, y, mask))`` is the log-likelihood of each row, 0 for padding,
+    and may depend on no other array of a program. There is no gradient by the constants. The chunks
+    do not depend on the position, so that one serves all the positions that `vmap` maps.
     """
     precision: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 

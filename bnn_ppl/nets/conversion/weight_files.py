@@ -13,20 +13,7 @@ _COLLECTIONS = {"params", "batch_stats"}  # of flax linen
 
 
 def read_weights(source: Any) -> Arrays:
-    """Read a state, a dict of arrays, a file or a folder; names are paths with dots.
-
-    Raises
-    ------
-    FileNotFoundError
-        If nothing is there.
-    ImportError
-        If a .safetensors file is given without the library that reads it.
-    TypeError
-        If it is none of these.
-    ValueError
-        If a folder is neither an orbax checkpoint nor of a run, or a file no .safetensors file, or
-        either is damaged.
-    """
+    """Read a state, a dict of arrays, a file or a folder; names are paths with dots."""
     if isinstance(source, Mapping):
         return flat_arrays(source)
     if not isinstance(source, str | Path):
@@ -154,13 +141,7 @@ def _read_safetensors(path: Path) -> Arrays:
 
 
 def write_weights(arrays: Mapping[tuple, np.ndarray], path: str | Path) -> None:
-    """Write arrays by path: a .safetensors file, or else an orbax checkpoint.
-
-    Raises
-    ------
-    FileExistsError
-        If something is there.
-    """
+    """Write arrays by path: a .safetensors file, or else an orbax checkpoint."""
     path = Path(path).absolute()
     if path.exists():
         raise FileExistsError(f"got path {str(path)!r}, which exists, expected a new one: name it")

@@ -34,20 +34,8 @@ def convolution(
 ) -> Array:
     """Convolve as ``jax.lax.conv_general_dilated`` does, for ``flax.nnx.Conv`` to call.
 
-    Parameters
-    ----------
-    x
-        (rows, ..., channels).
-    kernel
-        (..., channels in, channels out).
-    strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, **options
-        As for ``jax.lax.conv_general_dilated``, which computes unusual cases: groups, more than
-        three spatial axes, other options, and what it refuses.
-
-    Returns
-    -------
-    Array
-        (rows, ..., channels out).
+    x is (rows, ..., channels), the kernel (..., channels in, channels out). JAX itself computes
+    unusual cases: groups, more than three spatial axes, other options, and what it refuses.
     """
     usual = feature_group_count == 1 and len(strides) <= 3
     refused = isinstance(padding, str) and any(holes > 1 for holes in lhs_dilation)
@@ -72,13 +60,10 @@ def _convolved(x: Array, kernel: Array, window: tuple) -> Array:
 def _tangent(window: tuple, at: tuple[Array, Array], towards: tuple[Array, Array]) -> Any:
     (x, kernel), (dx, dkernel) = at, towards
     # Programs are lowered after the precision that holds here has been left.
-    options = {"window": window, "axes": (), "precision": _precision()}
+    precision: Any = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    options = {"window": window, "axes": (), "precision": precision}
     moved = _linear.bind(dx, kernel, **options) + _linear.bind(x, dkernel, **options)
     return _convolved(x, kernel, window), moved
-
-
-def _precision() -> Any:
-    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 # --- the tangent: a convolution that is linear in either argument, with transposes of our own

@@ -61,11 +61,6 @@ def norm_layer(norm: Norm, num_channels: int, *, rngs: nnx.Rngs) -> nnx.Module:
     Batch normalisation (Ioffe & Szegedy, 2015) has PyTorch's defaults: 1e-5 is added to the
     variance, scales start at 1, biases at 0, and running averages, where a training loop keeps
     them, move by a tenth.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind.
     """
     if norm == "filter_response":
         return FilterResponseNorm(num_channels)
@@ -75,20 +70,9 @@ def norm_layer(norm: Norm, num_channels: int, *, rngs: nnx.Rngs) -> nnx.Module:
 
 
 class NormalisedConv(nnx.Module):
-    """A square convolution, then a normalisation.
+    """A square convolution of `size` pixels a side, then a normalisation.
 
-    Parameters
-    ----------
-    in_channels, out_channels
-        Channels of the input and of the output.
-    size, strides
-        Pixels a side of the kernel, and from one output to the next.
-    norm
-        Kind of normalisation.
-    rngs
-        Source of the initial weights.
-    **options
-        Of ``flax.nnx.Conv``.
+    The options are those of ``flax.nnx.Conv``.
     """
 
     def __init__(
@@ -120,21 +104,7 @@ def square_conv(
 
 
 class ConvStage(nnx.Module):
-    """3x3 convolutions of one width, each with ReLU; kernels start He-normal.
-
-    Parameters
-    ----------
-    in_channels
-        Channels of the input.
-    width
-        Channels of each convolution.
-    number
-        Number of convolutions.
-    norm
-        Normalisation between each convolution and its ReLU; None for none.
-    rngs
-        Source of the initial weights.
-    """
+    """3x3 convolutions of one width, each with a normalisation, if any, and ReLU."""
 
     def __init__(
         self, in_channels: int, width: int, number: int, *, norm: Norm | None, rngs: nnx.Rngs

@@ -9,7 +9,7 @@ import numpy as np
 
 from bnn_ppl.analysis.model_checks.sensitivity import SENSITIVE
 from bnn_ppl.analysis.model_checks.uniformity import band, uniform_places
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, RED, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, RED, finish, panels
 
 if TYPE_CHECKING:
     import pandas
@@ -40,17 +40,14 @@ def model_checks(
     simulated : Simulated, optional
         From :func:`bnn_ppl.check_simulations`.
     """
-    from matplotlib.figure import Figure
-
     count = 2 + (sensitivity is not None) + (simulated is not None)
-    figure = Figure(figsize=(4.2 * count, 3.8), layout="constrained")
-    axes = iter(figure.subplots(1, count))
-    for kind in ("prior", "posterior"):
-        _data(next(axes), predictive, kind)
+    figure, axes = panels(count, count, (4.2, 3.8))
+    _data(axes[0], predictive, "prior")
+    _data(axes[1], predictive, "posterior")
     if sensitivity is not None:
-        _sensitivity(next(axes), sensitivity)
+        _sensitivity(axes[2], sensitivity)
     if simulated is not None:
-        _ranks(next(axes), simulated)
+        _ranks(axes[-1], simulated)
     return figure
 
 

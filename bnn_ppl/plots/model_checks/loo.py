@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.comparison.loo import WORST_K, Loo, compare_loo
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, RED, finish, label_offsets
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, RED, finish, label_offsets, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,9 +30,7 @@ def loo(found: Mapping[str, Loo]) -> Figure:
         By name of the model: results of :func:`bnn_ppl.loo`, :func:`bnn_ppl.refit_loo` or
         :func:`bnn_ppl.k_fold`, of the same rows.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.8 + 0.5 * max(3, len(found))), layout="constrained")
+    figure = new_figure(10, 1.8 + 0.5 * max(3, len(found)))
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
     _differences(left, found)
     by_fold = any(each.count("fold") for each in found.values())

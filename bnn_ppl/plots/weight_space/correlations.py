@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish, panels
 
 if TYPE_CHECKING:
     import pandas
@@ -36,8 +36,6 @@ def correlations(
     what : str
         What rows and columns are, the label of the axes.
     """
-    from matplotlib.figure import Figure
-
     named = tables if isinstance(tables, Mapping) else {"": tables}
     if len({tuple(table.index) for table in named.values()}) != 1:
         raise ValueError(
@@ -47,17 +45,13 @@ def correlations(
     values = np.array([table.to_numpy(float) for table in named.values()])
     negative = bool(np.nanmin(values, initial=0) < 0)
     num_columns = min(len(named), PANELS_A_ROW)
-    num_rows = -(-len(named) // num_columns)
     side = float(np.clip(0.42 * values.shape[1], 2.8, 5))
-    size = (1.2 + (side + 0.5) * num_columns, (side + 0.6) * num_rows)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
-    for i, (ax, (title, table)) in enumerate(zip(axes, named.items(), strict=False)):
+    size = side + 0.5, side + 0.6
+    figure, axes = panels(len(named), num_columns, size, (1.2, 0), sharey=True)
+    for i, (ax, (title, table)) in enumerate(zip(axes, named.items(), strict=True)):
         image = _heat_map(ax, table, negative)
         finish(ax, title, what, "" if i % num_columns else what, legend="")
-    for ax in axes[len(named) :]:
-        ax.remove()
-    bar = figure.colorbar(image, ax=list(axes[: len(named)]), shrink=0.8, label="mean correlation")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, label="mean correlation")
     bar.outline.set_visible(False)
     return figure
 
@@ -71,17 +65,13 @@ def correlation_decay(tables: Mapping[str, pandas.DataFrame]) -> Figure:
         From :func:`bnn_ppl.robustness.correlation_decay.correlation_decay`, by title: of the prior
         and of the posterior, say, for the same images.
     """
-    from matplotlib.figure import Figure
-
     if not tables:
         raise ValueError("got no tables, expected some: pass what correlation_decay returned")
     first = next(iter(tables.values()))
     names = list(dict.fromkeys(first["corruption"]))
     num_columns = min(len(names), PANELS_A_ROW)
-    num_rows = -(-len(names) // num_columns)
-    figure = Figure(figsize=(1 + 3.4 * num_columns, 0.5 + 3 * num_rows), layout="constrained")
-    axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
-    for i, (ax, name) in enumerate(zip(axes, names, strict=False)):
+    figure, axes = panels(len(names), num_columns, (3.4, 3), (1, 0.5), sharey=True)
+    for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
         for (title, table), color in zip(tables.items(), cycle(COLORS)):
             own = table[table["corruption"] == name]
             ax.plot(own["severity"], own["correlation"], "o-", color=color, label=title)
@@ -89,8 +79,6 @@ def correlation_decay(tables: Mapping[str, pandas.DataFrame]) -> Figure:
         ax.plot(own["severity"], own["rbf"], "--", color=GREY, label="RBF kernel")
         y_label = "" if i % num_columns else "correlation with the image"
         finish(ax, name.replace("_", " "), "severity", y_label, legend="" if i else "best")
-    for ax in axes[len(names) :]:
-        ax.remove()
     return figure
 
 

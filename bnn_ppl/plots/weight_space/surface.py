@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import finish
+from bnn_ppl.plots.style import finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,13 +42,10 @@ def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
     ValueError
         If it is not such a Dataset, or a panel has no finite value.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     _check_surface(surface)
     wide, high = (float(np.ptp(np.asarray(surface[axis]))) for axis in "uv")
     height = 1.0 + 3.7 * min(max(high / wide, 0.4), 1.6)
-    figure = Figure(figsize=(15, height), layout=ConstrainedLayoutEngine(w_pad=0.12))
+    figure = new_figure(15, height, w_pad=0.12)
     axes = figure.subplots(1, len(PANELS), sharey=True)
     for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
         _panel(ax, surface, name)
@@ -70,11 +67,9 @@ def barriers(lines: Mapping[str, Any]) -> Figure:
     ValueError
         If there is no line.
     """
-    from matplotlib.figure import Figure
-
     if not lines:
         raise ValueError("got no lines, expected at least one, from bnn_ppl.symmetry.barrier")
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    figure = new_figure(5, 3.5)
     axes = figure.subplots()
     for name, line in lines.items():
         label = f"{name} (barrier {float(line.barrier):.2g})"
@@ -107,12 +102,14 @@ def _panel(ax: Axes, surface: Mapping[Any, Any], name: str) -> None:
 
 def _levels(below: Array) -> Array:
     """Round numbers from 0 past the largest of these: even, or even in the logarithm."""
+    from matplotlib.ticker import MaxNLocator
+
     largest = float(below.max())
     if not largest:
         return np.array([0.0, 1.0])
     lowest = max(float(np.quantile(below, TOP_SHARE)), 1e-6 * largest)
     if largest < FEW_MAGNITUDES * lowest:
-        return _even_levels(largest)
+        return np.array(MaxNLocator(8, steps=(1, 2, 2.5, 5, 10)).tick_values(0.0, largest))
     decades = np.arange(np.floor(np.log10(lowest)), np.ceil(np.log10(largest)) + 1)
     for steps in STEPS:
         marks = np.multiply.outer(10.0**decades, steps).ravel()
@@ -120,12 +117,6 @@ def _levels(below: Array) -> Array:
         if last - first <= MOST_LEVELS - 2:
             break
     return np.array([0.0, *marks[first : last + 1]])
-
-
-def _even_levels(largest: float) -> Array:
-    from matplotlib.ticker import MaxNLocator
-
-    return np.array(MaxNLocator(8, steps=(1, 2, 2.5, 5, 10)).tick_values(0.0, largest))
 
 
 def _mark_corners(ax: Axes, surface: Mapping[Any, Any], values: Array) -> None:

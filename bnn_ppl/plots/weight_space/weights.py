@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import BLUE, COLORS, ORANGE, finish
+from bnn_ppl.plots.style import BLUE, ORANGE, finish, new_figure, panels, with_looks
 
 if TYPE_CHECKING:
     import arviz
@@ -35,12 +34,10 @@ def weights(draws: arviz.InferenceData) -> Figure:
         What `run` returned. Means and standard deviations are those of
         :func:`bnn_ppl.pruning.moments`.
     """
-    from matplotlib.figure import Figure
-
     from bnn_ppl.analysis.weight_space.weight_statistics import moments
 
     means, sds = moments(draws)
-    figure = Figure(figsize=(10, 0.8 + 1.6 * len(means)), layout="constrained")
+    figure = new_figure(10, 0.8 + 1.6 * len(means))
     axes = figure.subplots(len(means), 2, squeeze=False)
     for (left, right), site in zip(axes, means, strict=True):
         _small_histogram(left, means[site], BLUE, f"{site} ({means[site][0].size:,})")
@@ -61,8 +58,6 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
     curves : DataFrame, or dict of str to DataFrame
         From :func:`bnn_ppl.pruning.pruning_curve`, all of classes or all of numbers.
     """
-    from matplotlib.figure import Figure
-
     named = curves if isinstance(curves, dict) else {"": curves}
     measures = [name for name in COSTS if all(name in curve for curve in named.values())]
     if len(measures) != 2:
@@ -70,12 +65,11 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
             "got curves without error and nll or rmse and nll, expected both: pass what "
             "pruning_curve returned, of classes or of numbers alone"
         )
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    for ax, measure in zip(figure.subplots(1, 2), measures, strict=True):
-        for (name, curve), color, marker in zip(named.items(), cycle(COLORS), cycle("os^Dv")):
+    figure, axes = panels(2, 2, (6, 4.5))
+    for ax, measure in zip(axes, measures, strict=True):
+        for (name, curve), looks in with_looks(named.items()):
             left = 1 - np.asarray(curve["share"])
-            style = {"color": color, "marker": marker, "lw": 2, "ms": 5}
-            ax.plot(left, np.asarray(curve[measure]), label=name, **style)
+            ax.plot(left, np.asarray(curve[measure]), label=name, **looks)
         _deleted_axis(ax)
         title, label = COSTS[measure]
         legend = "best" if len(named) > 1 else ""

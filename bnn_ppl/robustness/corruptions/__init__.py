@@ -30,20 +30,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnn_ppl.robustness.corruptions import blur, digital, noise, weather
-from bnn_ppl.robustness.corruptions.checks import (
-    check_channels,
-    check_severity,
-    checked_images,
-    checked_rows,
-)
 from bnn_ppl.robustness.corruptions.noise import Stream, key_of, stream_of
 from bnn_ppl.robustness.corruptions.pixels import Array, whole_levels
 from bnn_ppl.robustness.corruptions.rotation import rotate
+from bnn_ppl.runtime.checks import is_whole
 from bnn_ppl.runtime.names import hint
 
 __all__ = ["CORRUPTIONS", "Corruption", "corrupt", "rotate"]
 
 _ROWS_AT_A_TIME = 256  # bounds the memory: about 6 MB a copy for 32 x 32 colour images
+_SMALLEST = 16  # pixels a side; the constants move corners by up to 2.6 pixels
 
 
 class Corruption(NamedTuple):
@@ -106,12 +102,12 @@ def corrupt(
         number of images.
     """
     corruption = _found(name)
-    check_severity(severity)
+    _check_severity(severity)
     given = np.asarray(images)
-    x = checked_images(given)
-    check_channels(name, x.shape[-1])
+    x = _checked_images(given)
+    _check_channels(name, x.shape[-1])
     key = key_of(seed, name, severity)
-    numbers = checked_rows(rows, len(x))
+    numbers = _checked_rows(rows, len(x))
     out = np.empty_like(x)
     for start in range(0, len(x), _ROWS_AT_A_TIME):
         part = slice(start, start + _ROWS_AT_A_TIME)
@@ -126,6 +122,50 @@ def _found(name: str) -> Corruption:
         return CORRUPTIONS[name]
     close = hint(str(name), CORRUPTIONS)
     raise ValueError(f"got name={name!r}{close} expected one of {', '.join(CORRUPTIONS)}")
+
+
+def _check_severity(severity: int) -> None:
+    """Refuse severities other than 1 to 5."""
+    if not is_whole(severity) or not 1 <= severity <= 5:
+        raise ValueError(f"got severity={severity!r}, expected 1, 2, 3, 4 or 5: choose one")
+
+
+def _checked_images(images: Array) -> Array:
+    """Images as (rows, height, width, channels); others are refused."""
+    if images.dtype != np.uint8:
+        raise ValueError(
+            f"got images of {images.dtype}, expected uint8 from 0 to 255: corrupt images before "
+            "they are standardised"
+        )
+    x = images[..., None] if images.ndim == 3 else images
+    if x.ndim != 4 or x.shape[-1] not in (1, 3) or min(x.shape[1:3]) < _SMALLEST:
+        raise ValueError(
+            f"got images of shape {images.shape}, expected (rows, height, width) or (rows, height, "
+            f"width, 1 or 3) of {_SMALLEST} x {_SMALLEST} pixels or more: give one image as "
+            "image[None], with its channels last"
+        )
+    return x
+
+
+def _check_channels(name: str, channels: int) -> None:
+    """Refuse grey images for ``saturate``."""
+    if name == "saturate" and channels == 1:
+        raise ValueError(
+            "got saturate for images of 1 channel, expected 3 (grey has no saturation): leave it "
+            "out, or repeat the channel"
+        )
+
+
+def _checked_rows(rows: Sequence[int] | Array | None, num_rows: int) -> Array:
+    """Row numbers, by default 0, 1, ...; others than one per image are refused."""
+    numbers = np.arange(num_rows) if rows is None else np.asarray(rows)
+    whole = np.issubdtype(numbers.dtype, np.integer) or not numbers.size
+    if numbers.shape != (num_rows,) or not whole or (numbers < 0).any():
+        raise ValueError(
+            f"got rows of {numbers.dtype} and shape {numbers.shape} for {num_rows} images, "
+            "expected a whole number from 0 up for each: leave rows out to count from 0"
+        )
+    return numbers
 
 
 CORRUPTIONS: dict[str, Corruption] = {

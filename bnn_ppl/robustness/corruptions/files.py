@@ -71,22 +71,19 @@ def write_files(
             "expected a class from 0 to 255 for each"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _write_labels(folder / _LABELS, np.tile(labels.astype(np.uint8), len(_SEVERITIES)))
+    path, known = folder / _LABELS, np.tile(labels.astype(np.uint8), len(_SEVERITIES))
+    if not path.exists():
+        np.save(path, known)
+    elif not np.array_equal(np.load(path), known):
+        raise FileExistsError(
+            f"got {str(path)!r} of other images, expected none, or labels of these: choose another "
+            "folder"
+        )
     with reporting(progress, len(chosen)) as report:
         for done, name in enumerate(chosen, 1):
             _write(folder / f"{name}.npy", name, images, seed)
             report(name, done, {})
     return chosen
-
-
-def _write_labels(path: Path, labels: NDArray[np.uint8]) -> None:
-    if not path.exists():
-        np.save(path, labels)
-    elif not np.array_equal(np.load(path), labels):
-        raise FileExistsError(
-            f"got {str(path)!r} of other images, expected none, or labels of these: choose another "
-            "folder"
-        )
 
 
 def _write(path: Path, name: str, images: NDArray[np.uint8], seed: int) -> None:

@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bnn_ppl.robustness.corruptions.checks import is_whole
 from bnn_ppl.robustness.corruptions.pixels import Array
+from bnn_ppl.runtime.checks import is_whole
 
 # NumPy promises never to change RandomState's streams; a Generator's may change.
 Stream: TypeAlias = np.random.RandomState

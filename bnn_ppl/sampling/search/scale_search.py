@@ -45,6 +45,7 @@ _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come
 
 MOST_STEPS = NUM_CHAINS * _NUM_STEPS * (NUM_ROUNDS + _MORE_ROUNDS)  # of a whole search
 MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
+ONE_PROCESS = "a search runs in one process only"  # why there is none in several
 
 
 class NoEvidenceError(ValueError):
@@ -53,10 +54,17 @@ class NoEvidenceError(ValueError):
 
 def is_searched(posterior: Posterior) -> bool:
     """Whether the scale is searched for: where that is quick and possible."""
+    return why_not_searched(posterior) is None
+
+
+def why_not_searched(posterior: Posterior) -> str | None:
+    """Say why the scale is not searched for, if it is not."""
+    if jax.process_count() > 1:
+        return ONE_PROCESS
+    if posterior.rows.batch_statistics is not None:
+        return "the Laplace approximation knows no statistics of the batch"
     quick = posterior.num_rows * posterior.num_weights <= MOST_SEARCHED
-    # The Laplace approximation refuses statistics of the batch.
-    possible = jax.process_count() == 1 and posterior.rows.batch_statistics is None
-    return quick and possible
+    return None if quick else "a search would take hours"
 
 
 def scale_or_usual(
@@ -112,7 +120,7 @@ def find_scale(
     if recipe is None or (stored is not None and "prior_scale" not in stored):
         # Versions that did not search have run it at the usual scale.
         why = "since this method cannot be built anew" if recipe is None else "as in the run so far"
-        _tell(opened.usual, f"the usual one, {why}", progress)
+        tell_scale(opened.usual, f"the usual one, {why}", progress)
         return posterior, method
     if stored is not None:
         scale, how = stored["prior_scale"], "as in the run so far"
@@ -120,12 +128,13 @@ def find_scale(
         scale, how = of_points, "as in the fit of the points so far"
     else:
         scale, how = _searched(run, posterior, storage, end, progress)
-    _tell(scale, how, progress)
+    tell_scale(scale, how, progress)
     held = opened.hold(scale)
     return held, recipe.make(held)
 
 
-def _tell(scale: float, how: str, progress: Show) -> None:
+def tell_scale(scale: float, how: str, progress: Show) -> None:
+    """Say which scale a run takes, and how it was found."""
     if progress and jax.process_index() == 0:
         line = f"prior scale {scale:.4g}: {how}"
         if progress == "json":
@@ -139,8 +148,8 @@ def _searched(
     """Give the scale for the training rows, and how it was found."""
     opened = posterior.prior.open_scale
     assert opened is not None
-    if not is_searched(posterior):
-        return opened.usual, "the usual one, since a search would take hours or is not possible"
+    if (why := why_not_searched(posterior)) is not None:
+        return opened.usual, f"the usual one, since {why}"
     scale = _found.get(posterior.logdensity)
     if scale is None:
         if progress is True:

@@ -11,6 +11,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl.cli import main
+from bnn_ppl.runtime import progress
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 from bnn_ppl.storage.copied_run import write_run
 
@@ -91,6 +92,22 @@ def test_members_of_an_ensemble_are_left_out_whole():
     sd = np.sqrt(np.maximum(probs[0] * (1 - probs[0]), 1e-4))
     largest = np.abs((probs[1] - probs[0]) / sd).max()
     assert largest == pytest.approx(found.change, abs=1e-4) and largest <= 0.2
+
+
+@pytest.mark.parametrize("options", [{"tolerance": 0.4}, {"num_draws": 10}])
+def test_progress_counts_to_its_total(options, numbers, monkeypatch):
+    told = []
+    lines = progress._lines
+
+    def noted(style, total):
+        report = lines(style, total)
+        return lambda phase, done, facts: told.append((done, total)) or report(phase, done, facts)
+
+    monkeypatch.setattr(progress, "_lines", noted)
+    found = bnn.compress(*numbers, **options, progress=True)
+    assert all(done <= total for done, total in told)
+    assert told[-1][0] == len(found.table)
+    assert "num_draws" not in options or told[-1][0] == told[-1][1]
 
 
 @pytest.mark.thorough

@@ -82,6 +82,13 @@ def test_of_many_rows_those_used_keep_their_numbers(run):
     assert len(found.parts) == 500
 
 
+def test_the_score_is_in_the_units_of_the_data(run, found):
+    data = bnn.data.load("yacht")._replace(y_mean=1.0, y_scale=3.0)
+    scaled = bnn.explain(*run, (X, Y), data_set=data, num_permutations=40)
+    assert scaled.score == pytest.approx(found.score - np.log(3.0))
+    np.testing.assert_array_equal(scaled.importance["importance"], found.importance["importance"])
+
+
 def test_weights_of_rows_are_kept_beside_the_inputs(run, found):
     pair = X, np.full(60, 2.0, np.float32)
     posterior = bnn.condition(bnn.models.weighted(linear), (pair, Y))

@@ -37,11 +37,4 @@ def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Colum
     return column._replace(fill=float(np.nanmean(values) >= 0.5))
 
 
-BOOLEAN = Kind(
-    form=form_of,
-    values=_values,
-    learnt=_learnt,
-    spread=lambda values, column: values[:, None],
-    names=lambda column: [column.name],
-    words=lambda column: "as 0 and 1",
-)
+BOOLEAN = Kind(form_of, _values, _learnt, words=lambda column: "as 0 and 1")

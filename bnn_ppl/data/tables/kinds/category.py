@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST = 50  # categories of a column
+_MOST_OF_MANY = 500  # of one that is named as a category though nearly all of its values are rare
 OTHER, EMPTY = "other", "empty"
 WRITTEN = "text"
 _LEAST_COVERED = 0.2  # of the rows by categories that are not rare
@@ -22,18 +23,27 @@ def frequent(cells: "pandas.Series") -> list[str]:
     """Give the values of cells that are not rare, in alphabetical order.
 
     Rare is what 1 % of the rows or fewer than five have, but never with 30 rows or with 5 % of a
-    small table; and what is not among the 50 most frequent.
+    small table; and what is not among the 50 most frequent. Where that leaves less than a fifth of
+    the rows, the 500 most frequent values that at least five rows have are taken instead.
     """
+    found, counts = _common(cells), cells.value_counts()
+    if found.sum() < _LEAST_COVERED * len(cells):
+        found = counts[counts >= min(_FEWEST, 0.05 * len(cells))][:_MOST_OF_MANY]
+    return sorted(found.index)
+
+
+def _common(cells: "pandas.Series") -> "pandas.Series":
+    """Count the values that are not rare, the most frequent first."""
     counts = cells.value_counts()
     least = min(max(0.01 * len(cells), _FEWEST), _ENOUGH, 0.05 * len(cells))
-    return sorted(counts[counts >= least].index[:MOST])
+    return counts[counts >= least][:MOST]
 
 
 def is_free_text(cells: "pandas.Series") -> bool:
     """Whether texts have so many values that categories would say little."""
     if cells.nunique() > _FEWEST and cells.nunique() * 2 > len(cells):
         return True
-    return bool(cells.isin(frequent(cells)).mean() < _LEAST_COVERED)
+    return bool(_common(cells).sum() < _LEAST_COVERED * len(cells))
 
 
 def are_known(cells: "pandas.Series", column: Column) -> "pandas.Series":

@@ -45,6 +45,8 @@ class Column(NamedTuple):
         Least and largest value of the training rows; of dates in days since 1970.
     cycles : tuple of str
         For a date: "year", "week" and "day" where the training rows span them.
+    remark : str
+        What is odd about its cells in the training rows; "" if nothing is.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Column(NamedTuple):
     low: float | None = None
     high: float | None = None
     cycles: tuple[str, ...] = ()
+    remark: str = ""
 
 
 class Kind(NamedTuple):
@@ -73,7 +76,7 @@ class Kind(NamedTuple):
     learnt : callable
         Adds what is found in the cells of the training rows, and their values, to the column.
     spread : callable
-        Makes columns of x (rows, columns) of the values, none of which is missing.
+        Makes columns of x (rows, columns) of the values, none of which is missing; by default one.
     names : callable
         Names these.
     words : callable
@@ -83,9 +86,9 @@ class Kind(NamedTuple):
     form: Callable[[Sequence[str], str], str | None]
     values: Callable[["pandas.Series", Column, str], np.ndarray]
     learnt: Callable[[Column, "pandas.Series", np.ndarray], Column]
-    spread: Callable[[np.ndarray, Column], np.ndarray]
-    names: Callable[[Column], list[str]]
-    words: Callable[[Column], str]
+    spread: Callable[[np.ndarray, Column], np.ndarray] = lambda values, column: values[:, None]
+    names: Callable[[Column], list[str]] = lambda column: [column.name]
+    words: Callable[[Column], str] = lambda column: ""
 
 
 def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":

@@ -18,12 +18,7 @@ def has_names(cells: "pandas.DataFrame", file: str, known: Sequence[str] = ()) -
 
     They are where no cell is a number; where they count the columns, as pandas writes them; where
     words stand beside numbers that count, such as years; and where they are those `known` from the
-    training rows. An empty first cell is that of an index.
-
-    Raises
-    ------
-    ValueError
-        If they may be either.
+    training rows. An empty first cell is that of an index. What may be either is refused.
     """
     first, rows = cells.iloc[0].tolist(), cells[1:]
     if known and set(known) <= set(first):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.tables.kinds.boolean import BOOLEAN
-from bnn_ppl.data.tables.kinds.category import CATEGORY, is_free_text
+from bnn_ppl.data.tables.kinds.category import CATEGORY, frequent, is_free_text
 from bnn_ppl.data.tables.kinds.column import Column, Kind, KindName, is_empty
 from bnn_ppl.data.tables.kinds.date import DATE, DIGITS
 from bnn_ppl.data.tables.kinds.number import NUMBER, UNKNOWN, number_in
@@ -37,9 +37,16 @@ class Found(NamedTuple):
 
 
 def kind_of(
-    cells: "pandas.Series", hint: str = UNKNOWN, categorical: bool = False, whole: bool = True
+    cells: "pandas.Series",
+    hint: str = UNKNOWN,
+    categorical: bool = False,
+    whole: bool = True,
+    wanted: bool = False,
 ) -> Found:
-    """Tell what kind a column is, of a whole table, or of some of its rows in any order."""
+    """Tell what kind a column is, of a whole table, or of some of its rows in any order.
+
+    One that is `wanted` as an input is never left out for counting the rows.
+    """
     present = cells[~is_empty(cells)]
     different = present.unique().tolist()
     if not different:
@@ -49,17 +56,18 @@ def kind_of(
     as_date = DATE.form(different, hint) or ""
     if as_date.startswith(DIGITS):  # which are numbers too
         return Found("date", as_date)
-    if _is_row_number(str(cells.name), cells):
+    name = "" if wanted else str(cells.name)
+    if _is_row_number(name, cells) or (not whole and _are_identifiers(name, cells)):
         return Found(None, reason="a row number")
-    if not whole and _are_identifiers(str(cells.name), cells):
-        return Found(None, reason="a row number")
-    for name, kind in KINDS.items():
+    for kind_name, kind in KINDS.items():
         form = kind.form(different, hint)
         if form is None:
             continue
-        if name == "category" and is_free_text(present):
-            return Found(None, reason=f"{len(different)} different texts in {len(present)} rows")
-        return Found(name, form)
+        if kind_name == "category" and is_free_text(present):
+            reason = f"{len(different)} different texts in {len(present)} rows"
+            do = "; named as categorical, an input" if frequent(present) else ""
+            return Found(None, reason=reason + do)
+        return Found(kind_name, form)
     raise AssertionError
 
 
@@ -89,9 +97,24 @@ def learnt(name: str, found: Found, cells: "pandas.Series", hint: str) -> Column
     if not np.any(seen):
         return None
     empty = int(len(cells) - np.sum(seen))
+    column = column._replace(remark=_remark(cells, values, found.kind))
     if found.kind in ("number", "date"):
         column = column._replace(low=float(values[seen].min()), high=float(values[seen].max()))
     return kind.learnt(column._replace(empty=empty, marked=empty > 0), cells, values)
+
+
+def _remark(cells: "pandas.Series", values: np.ndarray, kind: KindName) -> str:
+    """Name cells that are no value of the kind, and numbers of which only some are percentages."""
+    if kind == "category":
+        return ""
+    wrong = cells[~np.isfinite(values) & ~is_empty(cells).to_numpy()]
+    if len(wrong):
+        return f"has unreadable cells, such as {wrong.iloc[0]!r}"
+    per_cent = cells.str.endswith("%").to_numpy() & np.isfinite(values)
+    bare = cells[~per_cent & np.isfinite(values)]
+    if kind != "number" or not per_cent.any() or not len(bare):
+        return ""
+    return f"has {cells[per_cent].iloc[0]!r} beside {bare.iloc[0]!r}, both read without the %"
 
 
 def values_of(cells: "pandas.Series", column: Column, hint: str = UNKNOWN) -> np.ndarray:

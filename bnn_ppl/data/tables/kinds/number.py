@@ -16,6 +16,9 @@ UNKNOWN = "?"  # decimal mark
 _LEAST_SHARE = 0.8  # of different cells that are numbers; the others are taken for empty ones
 _TRUTH = {"True": 1.0, "False": 0.0}  # of rows to predict, where training rows had 1 and 0
 _LOOK = 50  # at so many cells, before all are looked at
+_NEGATIVE = re.compile(
+    r"\((?P<a>[^()+-]+)\)|(?P<b>\d[^+-]*[.,][^+-]*)-"
+)  # (1.23), and 1.23- of SAP
 _AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
 # 0.125 is no number of thousands.
 _PATTERN = r"[+-]?(\d+|[1-9]\d{{0,2}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
@@ -34,6 +37,8 @@ def number_in(cell: str, form: str = POINT) -> float | None:
     except ValueError:
         pass
     bare = _AROUND.sub("", cell.replace("\u2212", "-"))
+    if negative := _NEGATIVE.fullmatch(bare):
+        bare = f"-{negative['a'] or negative['b']}"
     if bare.startswith("-"):
         bare = "-" + _AROUND.sub("", bare[1:])
     if not _WRITTEN[form].fullmatch(bare) or not re.search(r"\d", bare):
@@ -116,11 +121,4 @@ def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Colum
     return column._replace(fill=float(np.median(seen)))
 
 
-NUMBER = Kind(
-    form=_form,
-    values=_values,
-    learnt=_learnt,
-    spread=lambda values, column: values[:, None],
-    names=lambda column: [column.name],
-    words=lambda column: "",
-)
+NUMBER = Kind(_form, _values, _learnt)

@@ -1,1 +1,0 @@
-"""Likelihoods of shares and of classes."""

@@ -1,1 +1,0 @@
-"""Likelihoods of counts."""

@@ -1,1 +1,0 @@
-"""Likelihoods of numbers above 0, such as amounts and times."""

@@ -1,1 +1,0 @@
-"""Likelihoods of any real number, standardised."""
