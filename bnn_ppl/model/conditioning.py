@@ -41,6 +41,7 @@ from bnn_ppl.model.structure import (
     check_model,
     checked_structure,
     numbered_classes,
+    warn_of_need_of_y,
 )
 from bnn_ppl.model.trace import Array, Data, Position, evaluated
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
@@ -111,6 +112,7 @@ def condition(
     UserWarning
         If y, or a column of x, is on another scale than draws from the model's prior. For this 16
         draws are made, unless the data look standardised or the model has more than 20 sites.
+        Also if the model fails with y=None, by which it predicts.
 
     Raises
     ------
@@ -118,12 +120,13 @@ def condition(
         If `model` is not a function, or is a network.
     ValueError
         If the data contain infinite values, or NaN that no mask hides, or x and y differ in length;
-        if the model observes nothing, or several sites without a dict y; if it has discrete latent
-        sites that are not of single rows or have no finite support, plates of a fixed size with
-        `microbatch`, or mutable state, or its likelihood is not one value per row; if y does not
-        have the shape and kind of its distribution; if T is not a finite number above 0, or
-        `microbatch` is not a whole number of rows, or `precision` is none of those above; if
-        `features` is given for a model without fixed layers.
+        if the model observes nothing, a function of y such as its logarithm, or several sites
+        without a dict y; if it has discrete latent sites that are not of single rows or have no
+        finite support, plates of a fixed size with `microbatch`, or mutable state, or its
+        likelihood is not one value per row; if y does not have the shape and kind of its
+        distribution; if T is not a finite number above 0, or `microbatch` is not a whole number of
+        rows, or `precision` is none of those above; if `features` is given for a model without
+        fixed layers.
 
     Notes
     -----
@@ -148,6 +151,10 @@ def condition(
     model = prepared(model, *data)
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data, targets)
+    if observed.is_real and stream is None and data[1].dtype.kind != "f":  # whole by chance alone
+        data = data[0], data[1].astype(float)
+    if not observed.is_factor:
+        warn_of_need_of_y(model, data[0])
     if stream is not None:
         check_classes(model, stream, data, targets)
         stream = stream if targets is None else converted(stream, targets.with_columns)

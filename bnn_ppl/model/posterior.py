@@ -91,6 +91,9 @@ class Density(NamedTuple):
     is_of_y
         Whether y's distribution is another one where y is known, as of censored or masked y:
         ``predictive(values, x, y)`` then gives it.
+    observed
+        ``x, y -> value``: what the observed site has for its value, where that is of another shape
+        than y, such as a column of it; None where it is y.
     factors
         Names of factors of the prior, and of latent sites that are scaled or masked:
         ``prior.draw`` knows nothing of these.
@@ -105,8 +108,18 @@ class Density(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     is_of_y: bool = False
+    observed: Callable[[Any, Array], Array] | None = None
     factors: tuple[str, ...] = ()
     is_whole: bool = False
+
+    @property
+    def needs_y(self) -> bool:
+        """Whether to score y takes more than its distribution at x and y itself."""
+        return self.is_of_y or self.observed is not None
+
+    def value_of(self, x: Any, y: Array) -> Array:
+        """Give what is observed of y, by which predictions are scored."""
+        return y if self.observed is None else self.observed(x, y)
 
     @property
     def prior_temperature(self) -> float:

@@ -26,7 +26,7 @@ from bnn_ppl.model.rows.features import FixedPart, fixed_part
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.stored_features import stored_features
 from bnn_ppl.model.rows.streamed_rows import StreamChunks, StreamedRows
-from bnn_ppl.model.structure import Observed
+from bnn_ppl.model.structure import Observed, observed_value
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -158,10 +158,12 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     total = partial(_total, temperature, tempered, given.rows.num)
     how = temperature, tempered, options.microbatch, precision
     found = given.sites.observed
-    density = Density(terms, total, *how, found.is_of_y, found.factors, found.is_whole)
+    value = jax.jit(partial(observed_value, found.name, model)) if found.is_function else None
+    density = Density(terms, total, *how, found.is_of_y, value, found.factors, found.is_whole)
     widening = density.prior_temperature**0.5
 
-    known = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data[:2])
+    x, y = data[0], jax.eval_shape(density.value_of, *data[:2])
+    known = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, y))
     observed = given.rows.targets or given.sites.observed.name
     of_model = Partial(partial(_predictive, precision, observed, known), model)
     if given.sites.observed.is_factor:

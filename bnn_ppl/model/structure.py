@@ -15,9 +15,10 @@ from jax.interpreters import partial_eval
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams.streams import Stream
-from bnn_ppl.model.initial import initial_trace
+from bnn_ppl.model.initial import initial_trace, initial_value
 from bnn_ppl.model.program.site_checks import (
     refuse_count,
+    refuse_function,
     refuse_numbers,
     refuse_observed,
     refuse_points_alone,
@@ -34,8 +35,10 @@ from bnn_ppl.model.trace import (
     latent_sites,
     log_prob,
     observed_sites,
+    traced,
     unmasked,
 )
+from bnn_ppl.runtime.checks import warn
 
 if TYPE_CHECKING:
     from bnn_ppl.model.program.several_targets import Targets
@@ -57,10 +60,12 @@ class Observed(NamedTuple):
 
     name: str
     num_classes: int | None  # where it has some
+    is_real: bool  # whether y, its value, has a distribution of real numbers
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
     factors: tuple[str, ...]  # that are part of the prior, and its scaled or masked sites
     is_whole: bool  # whether one of these is of the data
     is_factor: bool  # whether it is a factor, which has no distribution of y
+    is_function: bool  # whether its value is of another shape than y, such as a column of it
 
 
 def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -107,6 +112,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     found: list[_Likelihood] = []
     names: list[str] = []
     factor_names: list[str] = []
+    observed_names: list[str] = []
     laws: dict[str, dist.Distribution] = {}
     states: dict[str, Any] = {}
 
@@ -120,11 +126,14 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
         refuse_points_alone(latent)
         for site in observed:
             refuse_observed(site, whole)
+            of_some = site["fn"].support.is_discrete and _is_masked(site["fn"])
+            if site["value"] is not y or of_some:
+                observed_names.append(site["name"])
         for site in of_rows:
             is_y = site["value"] is y or site["name"] in values  # and not a function of it
             if is_factor(site):
                 factor_names.append(site["name"])
-            elif site["fn"].support.is_discrete and jnp.shape(site["value"]) == jnp.shape(y):
+            elif site["fn"].support.is_discrete:
                 laws[site["name"]] = site["fn"]
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
@@ -139,13 +148,16 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
 
     with explained(x):
         jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
-    for name, shape, likelihood in found:
-        own = values.get(name, y)
-        if likelihood is None and name in laws and _observes(model, x, y, name):
-            likelihood = laws[name]
-        if likelihood is not None and likelihood.support.is_discrete:
-            shown = _shown(model, x, y, name) if _is_masked(likelihood) else own
-            refuse_numbers(name, shown, likelihood)
+    seen = _seen(model, x, y, observed_names)
+    for name, shape, _ in found:
+        own = shown = values.get(name, y)
+        if name in seen:
+            value, is_shown = seen[name]
+            if not _is_of_y(value, is_shown, np.asarray(own), bool(values)):
+                refuse_function(name)
+            shown = value[is_shown]
+        if name in laws:
+            refuse_numbers(name, shown, laws[name])
         if shape[:1] != y.shape[:1]:
             raise ValueError(
                 f"got a log-likelihood of shape {shape} at site {name!r} for "
@@ -153,37 +165,48 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 "the latent sites; put the site in numpyro.plate('data', len(x))"
             )
     name, _, likelihood = found[0]
-    is_of_one = targets is None and likelihood is not None
+    of_one = likelihood if targets is None else None
     places = [part for part, own in enumerate(shapes) for _ in own]
     of_params, of_prior = ([place == part for place in places] for part in range(2))
     _refuse_drawn_noise(model, states, x, y)
     *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
-        _num_classes(likelihood) if is_of_one else None,
+        None if of_one is None else _num_classes(of_one),
+        of_one is not None and not of_one.support.is_discrete,
         is_of_y,
         tuple(names),
         any(used_inputs(jaxpr, of_prior)),
         is_factor=likelihood is None and name in factor_names,
+        is_function=targets is None and name in seen and seen[name][0].shape != y.shape,
     )
 
 
-def _observes(model: Callable, x: Any, y: Any, name: str) -> bool:
-    """Whether a site's value is y, though by way of a function, such as y[rows]."""
-
-    def value(x: Any, y: Any) -> Array:
-        return initial_trace(model, x, y)[name]["value"]
-
-    return bool(jnp.array_equal(jax.jit(value)(x, y), y))
+def observed_value(name: str, model: Callable, x: Any, y: Any) -> Array:
+    """Give the value of an observed site, which may be a function of y."""
+    return jnp.asarray(initial_trace(model, x, y)[name]["value"])
 
 
-def _shown(model: Callable, x: Any, y: Any, name: str) -> np.ndarray:
-    """Give the entries of a site's value that no mask hides."""
+def _is_of_y(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray, of_several: bool) -> bool:
+    """Whether values are those of y; a part of an array y, such as a column, will do too."""
+    if value.shape != y.shape:
+        return not of_several
+    known = is_shown & ~np.isnan(y)
+    return np.allclose(value[known], y[known], rtol=1e-5, atol=0.0)
 
-    def value_and_mask(x: Any, y: Any) -> tuple[Array, Array]:
-        site = initial_trace(model, x, y)[name]
+
+def _seen(
+    model: Callable, x: Any, y: Any, names: list[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Give the values of observed sites, and which of their entries no mask hides."""
+    if not names:
+        return {}
+
+    def value_and_mask(site: dict) -> tuple[Array, Array]:
         law, value = site["fn"], jnp.asarray(site["value"])
-        mask = jnp.ones(value.shape, bool)
+        scale = jnp.ones(()) if site["scale"] is None else jnp.asarray(site["scale"])
+        mask = (scale != 0).reshape(*scale.shape, *[1] * law.event_dim)
+        mask = jnp.broadcast_to(mask, value.shape)
         while law is not unmasked(law):
             if isinstance(law, dist.MaskedDistribution):
                 own = jnp.broadcast_to(law._mask, law.batch_shape)
@@ -191,8 +214,16 @@ def _shown(model: Callable, x: Any, y: Any, name: str) -> np.ndarray:
             law = law.base_dist
         return value, mask
 
-    value, mask = jax.tree.map(np.asarray, jax.jit(value_and_mask)(x, y))
-    return value[mask]
+    def values_and_masks(key: Array, x: Any, y: Any) -> dict[str, tuple[Array, Array]]:
+        trace = traced(model, x, y, key, substitute_fn=initial_value)
+        return {name: value_and_mask(trace[name]) for name in names}
+
+    of_key = jax.jit(values_and_masks)
+    found, other = (jax.tree.map(np.asarray, of_key(jax.random.key(i), x, y)) for i in range(2))
+    for name in names:
+        if not np.array_equal(found[name][0], other[name][0], equal_nan=True):  # of latent sites
+            refuse_function(name)
+    return found
 
 
 def _arrays_in(tree: Any) -> list[Any]:
@@ -245,6 +276,24 @@ def _is_scaled_or_masked(site: dict) -> bool:
 
 def _is_masked(distribution: dist.Distribution) -> bool:
     return isinstance(innermost(distribution), dist.MaskedDistribution)
+
+
+def warn_of_need_of_y(model: Callable, x: Any) -> None:
+    """Warn of a program that fails where y is None, as it is for rows to predict."""
+
+    def without_y(x: Any) -> None:
+        initial_trace(model, x, None)
+
+    try:
+        jax.eval_shape(without_y, x)
+    except NotImplementedError:  # a distribution without draws
+        return
+    except (AttributeError, TypeError) as error:
+        warn(
+            f"got a model that fails without y ({error}), expected one that is called with y=None "
+            "to predict: size plates by x, as in numpyro.plate('data', len(x)), and give obs=None "
+            "where y is None"
+        )
 
 
 def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:

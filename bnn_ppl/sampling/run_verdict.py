@@ -76,7 +76,7 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
     """
     # Of several observed sites each is judged by itself; a factor has no density of y.
     several = posterior.rows.targets is not None
-    if jax.process_count() > 1 or several or posterior.density.is_of_y:
+    if jax.process_count() > 1 or several or posterior.density.needs_y:
         return {}
     statistics = posterior.rows.batch_statistics
     completed = None if statistics is None else statistics.of_some_rows

@@ -83,7 +83,8 @@ def k_fold(
     for number, (kept, held) in enumerate(parts):
         with phases_named(titled("fold", number, len(parts), began)):
             found.append(again.scores(number, kept, held, f"fold-{number}"))
-    y, nats = in_units(np.asarray(posterior.rows.examples[1]), data_set)
+    y = np.asarray(posterior.density.value_of(*posterior.rows.examples))
+    y, nats = in_units(y, data_set)
     return _joined(found, np.concatenate([held for _, held in parts]), y, nats)
 
 

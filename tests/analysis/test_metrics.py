@@ -12,7 +12,7 @@ import scipy.special
 import scipy.stats
 import xarray as xr
 
-from bnn_ppl import metrics
+from bnn_ppl import compare, metrics
 
 ROWS, CLASSES = 200, 5
 
@@ -588,3 +588,27 @@ def test_missing_numbers_of_classes_are_refused_in_plain_words(missing):
 def test_rows_that_all_lack_a_target_are_refused(missing):
     with pytest.raises(ValueError, match="got 2 rows of which no row has a target"):
         metrics.summary(np.full((2, 2), 0.5), [missing] * 2)
+
+
+@pytest.mark.parametrize("labels_of", [np.asarray, lambda y: y.astype(bool)])
+def test_several_outputs_of_classes_are_averaged(labels_of):
+    rng = np.random.default_rng(0)
+    y = np.eye(2, dtype=int)[rng.integers(0, 2, size=40)]  # as one-hot rows would be
+    ones = rng.uniform(0.01, 0.99, size=y.shape)
+    variables = {"probs": (("row", "output", "class"), np.stack([1 - ones, ones], -1))}
+    joint = {"log_prob": ("row", np.log(np.where(y, ones, 1 - ones)).sum(1))}
+    prediction = xr.Dataset(variables | joint)
+    if labels_of is not np.asarray:
+        prediction = prediction.assign_coords({"class": [False, True]})
+    found = metrics.summary(prediction, labels_of(y), digits=None)
+    parts = [
+        metrics.summary(np.asarray(prediction.probs[:, output]), y[:, output], digits=None)
+        for output in range(2)
+    ]
+    for name in ("accuracy", "nll", "brier", "entropy"):
+        np.testing.assert_allclose(found[name], (parts[0][name] + parts[1][name]) / 2)
+    table = compare({"a": prediction}, labels_of(y), standard_errors=True).loc["a"]
+    np.testing.assert_allclose(table[["accuracy", "nll", "ece"]], found[["accuracy", "nll", "ece"]])
+    assert 0.03 < table["brier_se"] < 0.2  # of 40 rows
+    with pytest.raises(ValueError, match=r"got probabilities of shape .*choose one of the outputs"):
+        metrics.probabilities(prediction)

@@ -823,17 +823,6 @@ def test_a_posterior_says_what_it_is_of_without_the_data():
     assert repr(posterior) == f"Posterior(12 rows, {parameters}, T = 0.5)"
 
 
-def test_a_model_may_number_its_labels_itself():
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=None if y is None else y - 1)
-
-    from_1, from_0 = (bnn.condition(model, (X, LABELS + 1)) for _ in range(2))
-    position = from_0.init(jax.random.key(0))
-    assert jnp.isfinite(from_1.logdensity(position, from_1.data))
-
-
 REFUSED_OPTIONS = {
     "temperature 0": ({"temperature": 0}, "got temperature=0, expected a finite number above 0"),
     "temperature below 0": ({"temperature": -1.0}, "got temperature=-1.0, expected"),
@@ -909,15 +898,14 @@ def test_check_names_the_rows():
         posterior.check({"w": jnp.zeros(())})
 
 
-def test_check_names_the_rows_of_labels_out_of_range():
-    labels = np.where(np.arange(ROWS) == 4, -1, LABELS)
-    labels[9] = 2
-    model = classifier(bnn.priors.normal())
+def test_check_names_the_rows_outside_of_the_support():
+    def positive(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.LogNormal(x @ w, 1.0), obs=y)
 
-    def numbered_inside(x, y=None):  # as they are, `condition` would refuse them
-        model(x, None if y is None else y - 1)
-
-    posterior = bnn.condition(numbered_inside, (X, labels + 1))
+    times = np.where(np.isin(np.arange(ROWS), (4, 9)), -1.0, np.exp(REAL))
+    posterior = bnn.condition(positive, (X, times))
     with pytest.raises(ValueError, match=r"the likelihood 'y' at 2 of 12 rows \(first \[4, 9\]\)"):
         posterior.check(position_of(posterior))
 

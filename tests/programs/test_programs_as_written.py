@@ -8,10 +8,13 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers, plate, sample
 from numpyro.contrib.control_flow import scan
+from numpyro.infer import log_likelihood
 from numpyro.infer.reparam import ProjectedNormalReparam
 from numpyro.infer.util import potential_energy
+from scipy.stats import norm
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.verdict.training_rows import predict_training_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 2)).astype(np.float32)
@@ -306,3 +309,132 @@ def test_a_constraint_on_a_param_counts_in_its_fit():
     slope = jax.grad(posterior.logdensity)(at, posterior.data)["theta"]
     residuals = Y - X @ at["w"] - at["theta"]
     np.testing.assert_allclose(slope, residuals.sum() / 0.3**2 - at["theta"] / 0.1**2, rtol=1e-3)
+
+
+def observing(value):
+    def model(x, y=None):
+        w = weights()
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(x @ w, 0.3), obs=None if y is None else value(y))
+
+    return model
+
+
+def times(x, y=None):
+    time, event = (None, jnp.ones(len(x))) if y is None else (y[:, 0], y[:, 1])
+    law = dist.Weibull(jnp.exp(x @ weights()), 2.0)
+    with plate("rows", len(x)):
+        sample("y", dist.RightCensoredDistribution(law, 1 - event), obs=time)
+
+
+def hot(x, y=None):
+    w = sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    with plate("rows", len(x)):
+        sample("y", dist.Categorical(logits=x @ w), obs=None if y is None else y.argmax(-1))
+
+
+PARTS_OF_Y = {
+    "a column": (observing(lambda y: y[:, 0]), np.stack([Y, Y**2], 1), (4, 2)),
+    "an only column": (observing(lambda y: y.squeeze(-1)), Y[:, None], (4, 2)),
+    "times and events": (times, np.stack([np.exp(Y), Y > 0], 1).astype(np.float32), (4, 2)),
+    "one-hot rows": (hot, np.eye(3)[np.arange(20) % 3], (4, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS_OF_Y)
+def test_a_part_of_y_that_is_observed_is_what_is_scored(name):
+    model, y, shape = PARTS_OF_Y[name]
+    posterior = bnn.condition(model, (X, y))
+    values = {"w": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
+    draws = bnn.from_numpyro(posterior, values)
+    by_draw = log_likelihood(model, values, X, jnp.asarray(y))["y"]
+    expected = jax.nn.logsumexp(by_draw, axis=0) - np.log(4)
+    found = bnn.predict(posterior, draws, (X, y), crps=True)
+    np.testing.assert_allclose(found.log_prob, expected, rtol=2e-4)
+    assert ("probs" in found) or found.crps.shape == (20,)
+    judged = predict_training_rows(posterior, draws)
+    np.testing.assert_allclose(judged.log_score, expected, rtol=2e-4)
+    assert judged.y.shape == (20,)
+    drawn = bnn.predictive_draws(jax.random.key(0), posterior, draws)
+    np.testing.assert_allclose(drawn.log_likelihood.y[0], by_draw, rtol=2e-4)
+    assert drawn.observed_data.y.shape == (20,)
+
+
+def test_a_part_of_y_outside_of_the_support_is_refused():
+    def model(x, y=None):
+        w = sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+        with plate("rows", len(x)):
+            sample("y", dist.Categorical(logits=x @ w), obs=None if y is None else y[:, 0])
+
+    with pytest.raises(ValueError, match="got y from -1 to 18 at site 'y', expected from 0 to 2"):
+        bnn.condition(model, (X, np.arange(-1, 19)[:, None]))
+
+
+def of_two(x, y=None):
+    w = weights()
+    with plate("rows", len(x)):
+        sample("a", dist.Normal(x @ w, 0.3), obs=None if y is None else jnp.log(y["a"]))
+        sample("b", dist.Normal(x @ w, 0.3), obs=None if y is None else y["b"])
+
+
+def residual(x, y=None):
+    mean = x @ weights()
+    with plate("rows", len(x)):
+        sample("y", dist.Normal(0.0, 0.3), obs=None if y is None else y[:, 0] - mean)
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (observing(jnp.log), np.exp(Y)),
+        (observing(lambda y: (y - 5) / 2), Y),
+        (observing(lambda y: y - 1), np.arange(20)),
+        (of_two, {"a": np.exp(Y), "b": Y}),
+        (residual, Y[:, None]),
+    ],
+)
+def test_a_function_of_y_is_not_observed_in_the_place_of_y(model, y):
+    with pytest.raises(ValueError, match="got a model that observes a function of y at site"):
+        bnn.condition(model, (X, y))
+
+
+def test_values_that_are_hidden_may_be_others_than_those_of_y():
+    def model(x, y=None):
+        known = True if y is None else ~jnp.isnan(y)
+        mean = x @ weights()
+        with plate("rows", len(x)), handlers.mask(mask=known):
+            sample("y", dist.Normal(mean, 0.3), obs=None if y is None else jnp.where(known, y, 0.0))
+
+    posterior = bnn.condition(model, (X, np.where(np.arange(20) % 5, Y, np.nan)))
+    assert posterior.density.observed is None
+
+
+def test_a_program_that_fails_without_y_is_warned_of():
+    def model(x, y=None):
+        with plate("rows", y.shape[0]):
+            sample("y", dist.Normal(weights().sum(), 0.3), obs=y)
+
+    message = r"got a model that fails without y .*size plates by x, as in numpyro\.plate\('data'"
+    with pytest.warns(UserWarning, match=message):
+        bnn.condition(model, (X, Y))
+
+
+def test_angles_have_the_moments_of_numbers():
+    def model(x, y=None):
+        turn = sample("turn", dist.Normal(0.0, 1.0))
+        with plate("rows", len(x)):
+            sample("y", dist.VonMises(turn, 2.0), obs=y)
+
+    posterior = bnn.condition(model, (X, Y))
+    draws = bnn.from_numpyro(posterior, {"turn": np.zeros(20)})
+    found = bnn.predict(posterior, draws, X[:3])
+    np.testing.assert_allclose(found["variance"], 0.764, rtol=0.06)  # and not 1 - I_1(2) / I_0(2)
+    np.testing.assert_allclose(found["mean"], 0.0, atol=0.03)
+    assert predict_training_rows(posterior, draws).sd is None
+
+
+def test_real_numbers_that_are_whole_in_training_need_not_be_so_later():
+    posterior = bnn.condition(linear, (X, np.rint(3 * Y).astype(int)))
+    draws = bnn.from_numpyro(posterior, {"w": np.ones((2, 2)), "noise": np.ones(2)})
+    found = bnn.predict(posterior, draws, (X, Y + 0.25)).log_prob
+    np.testing.assert_allclose(found, norm.logpdf(Y + 0.25, X.sum(1)), rtol=1e-4)

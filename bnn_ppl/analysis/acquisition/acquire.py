@@ -230,7 +230,7 @@ def _of_numbers(
 
 def _largest_y(posterior: Posterior, sign: float) -> float:
     data: Any = posterior.data
-    y: Any = posterior.rows.examples[1]
+    y: Any = posterior.density.value_of(*posterior.rows.examples)
     if isinstance(data, Stream) and (y := data.ends_of_y()) is None:
         raise ValueError(
             "got score='ei' for a stream that reads y with x, expected y by itself, or rows in "

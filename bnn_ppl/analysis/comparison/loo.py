@@ -173,7 +173,8 @@ def loo(
             elpd[part], error[part] = averaged(smoothed, values[part], efficiency)
             report("leaving one out", min(start + _ROWS_AT_ONCE, len(rows)), {})
     log_score = np.logaddexp.reduce(values, axis=1) - np.log(values.shape[1])
-    y, nats = in_units(np.asarray(posterior.rows.examples[1])[rows], data_set)
+    value_of = posterior.density.value_of
+    y, nats = in_units(np.asarray(value_of(*posterior.rows.examples))[rows], data_set)
     how = np.full(len(rows), "weights", dtype=f"<U{max(map(len, get_args(How)))}")
     arrays = elpd - nats, k, log_score - nats, y, rows, values.shape[1], error, how
     found = Loo(*arrays, log_unit=nats)

@@ -30,7 +30,7 @@ class RowScores(NamedTuple):
     """What each row gives to the scores: arrays (rows,) or (rows, outputs)."""
 
     by_row: dict[str, Array]  # whose means are the scores, or the square of an rmse
-    # Of classes, for the expected calibration error, which is no such mean.
+    # Of classes, for the expected calibration error, which is no such mean; of the same shapes.
     confidence: Array | None = None
     hit: Array | None = None
 
@@ -49,7 +49,9 @@ def row_scores(
     }
     if temperature is not None:
         found["calibrated_nll"] = calibrated_nll_by_row(variables, y, temperature)
-    return RowScores(found, confidence, hit)
+    shape = variables["probs"].shape[:-1]
+    of_rows = {name: each.reshape(shape) for name, each in found.items()}
+    return RowScores(of_rows, confidence.reshape(shape), hit.reshape(shape))
 
 
 def row_distances(variables: Variables, target: Variables, scale: ArrayLike) -> RowScores:
@@ -67,7 +69,7 @@ def scores_of(rows: RowScores) -> Scores:
     """Average over all rows."""
     found = {name: float(_root(name, np.mean(each))) for name, each in rows.by_row.items()}
     if rows.confidence is not None and rows.hit is not None:
-        found["ece"] = ece_of(rows.confidence, rows.hit)
+        found["ece"] = ece_of(rows.confidence.ravel(), rows.hit.ravel())
     return found
 
 
@@ -81,7 +83,9 @@ def scores_of_resamples(rows: RowScores, resamples: Array) -> dict[str, Array]:
     found = {name: _root(name, means[:, at]) for at, name in enumerate(rows.by_row)}
     if rows.confidence is not None and rows.hit is not None:
         confidence, hit = rows.confidence, rows.hit
-        found["ece"] = np.array([ece_of(confidence[each], hit[each]) for each in resamples])
+        found["ece"] = np.array(
+            [ece_of(confidence[each].ravel(), hit[each].ravel()) for each in resamples]
+        )
     return found
 
 

@@ -83,7 +83,7 @@ def _of_part(
 
 
 def _log_probs(targeted: Callable, predictive: Predictive, block: Tree, x: Tree, y: Any) -> Any:
-    predictive, x = targeted(predictive, x, y)
+    predictive, x, y = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(values: Tree) -> Any:

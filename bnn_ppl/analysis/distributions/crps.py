@@ -79,7 +79,8 @@ def crps_of(
             if not _is_of_numbers(posterior, draws, x):
                 return xarray.Dataset()
             gaussians = closed_form_gaussians(posterior, draws, x)
-            found.append(_of_gaussians(gaussians, jnp.ones(len(gaussians.loc)), y))
+            seen = posterior.density.value_of(x, y)
+            found.append(_of_gaussians(gaussians, jnp.ones(len(gaussians.loc)), seen))
             continue
         averaged = predicting(posterior, draws, predictive)
         if not _is_of_numbers(averaged, draws, x):
@@ -124,13 +125,14 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
     for start in range(0, num_rows, size):
         rows, own = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
         with products_in(posterior.density.precision):
+            seen = posterior.density.value_of(rows, own)
             of_rows = partial(of_block, rows) if exact else partial(of_block, rows, own)
             joined = of_all(of_rows, sites, weights)
         if exact:
-            yield _of_gaussians(joined, shares, own)
+            yield _of_gaussians(joined, shares, seen)
         else:
             drawn, hidden = joined
-            yield _of_drawn(np.asarray(drawn), np.asarray(hidden[0]), weights.ravel(), own)
+            yield _of_drawn(np.asarray(drawn), np.asarray(hidden[0]), weights.ravel(), seen)
 
 
 def _is_of_numbers(posterior: Posterior, draws: Any, x: Tree) -> bool:
@@ -199,7 +201,7 @@ def _drawn(
     num_draws: int,
 ) -> tuple[Array, Array]:
     """Draw y itself (draw, row, ...), and say by draw of the weights which y is censored."""
-    predictive, x = targeted(predictive, x, y)
+    predictive, x, y = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(draw: tuple[Tree, Array]) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ def preparation(
     columns = _columns(None if data is None else data.encoding)
     classes = posterior.rows.classes
     names = labels or (data.class_names if data else None) or (classes and classes.names)
-    if labels and program.is_of_classes and classes and len(labels) != classes.num:
+    if labels and program.kind.is_of_classes and classes and len(labels) != classes.num:
         raise ValueError(
             f"got {len(labels)} labels of a model of {classes.num} classes, expected as many: give "
             "each class a name"

@@ -79,7 +79,7 @@ def failure_auroc(prediction: Prediction, y: ArrayLike, by: Score = "max_probabi
         are correct, or all wrong.
     """
     probs, labels = probs_and_labels(prediction, y)
-    score, wrong = uncertainty(prediction, by), probs.argmax(axis=1) != labels
+    score, wrong = uncertainty(prediction, by).reshape(-1), probs.argmax(axis=1) != labels
     if wrong.all() or not wrong.any():
         return float("nan")
     return auroc(score[~wrong], score[wrong])
@@ -106,7 +106,7 @@ def selective(prediction: Prediction, y: ArrayLike, by: Score = "entropy") -> Se
         ``coverage`` 1/n, 2/n, ..., 1; ``accuracy`` on that share; ``aurc``, lower is better.
     """
     probs, labels = probs_and_labels(prediction, y)
-    _, group = np.unique(uncertainty(prediction, by), return_inverse=True)
+    _, group = np.unique(uncertainty(prediction, by).reshape(-1), return_inverse=True)
     hit_share = np.bincount(group, probs.argmax(axis=1) == labels) / np.bincount(group)
     count = np.arange(1, len(labels) + 1)
     accuracies = np.cumsum(hit_share[np.sort(group)]) / count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,13 +18,15 @@ SUM_TOLERANCE = 1e-3
 PIT_ENDS = "pit_lower", "pit_upper"  # variables of a prediction, beside its moments
 
 
-def probabilities(prediction: Prediction) -> Array:
+def probabilities(prediction: Prediction, *, of_outputs: bool = False) -> Array:
     """Class probabilities of a prediction, checked.
 
     Parameters
     ----------
     prediction : array (rows, classes) or Dataset
         Class probabilities.
+    of_outputs : bool
+        Whether those of several outputs (rows, ..., classes), which a Dataset may have, will do.
 
     Raises
     ------
@@ -33,17 +35,20 @@ def probabilities(prediction: Prediction) -> Array:
     """
     bare = not isinstance(prediction, Mapping)
     probs = np.asarray(prediction, dtype=float) if bare else variable(prediction, "probs")
-    if probs.ndim != 2 or probs.size == 0:
+    by_draw = bare or "chain" in getattr(prediction, "dims", ())
+    several = probs.ndim > 2 and not by_draw
+    if probs.ndim < 2 or probs.size == 0 or (probs.ndim > 2 and not (several and of_outputs)):
+        advice = "choose one of the outputs" if several else "average over chains and draws first"
         raise ValueError(
-            f"got probabilities of shape {probs.shape}, expected (rows, classes); "
-            "average over chains and draws first"
+            f"got probabilities of shape {probs.shape}, expected (rows, classes); {advice}"
         )
-    refuse_unpredicted(np.isnan(probs).any(axis=1))
-    valid = (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= SUM_TOLERANCE)
+    each = probs.reshape(-1, probs.shape[-1])
+    refuse_unpredicted(np.isnan(each).any(axis=1))
+    valid = (each >= 0).all(axis=1) & (np.abs(each.sum(axis=1) - 1) <= SUM_TOLERANCE)
     if not valid.all():
         row = int(np.argmin(valid))
         raise ValueError(
-            f"got row {row} with minimum {probs[row].min():.4g} and sum {probs[row].sum():.4g}, "
+            f"got row {row} with minimum {each[row].min():.4g} and sum {each[row].sum():.4g}, "
             "expected probabilities that sum to 1; apply softmax to logits"
         )
     return probs
@@ -117,13 +122,16 @@ def is_regression(prediction: Prediction) -> bool:
 
 
 def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
-    """Class probabilities and the true class of every row, both checked."""
-    probs = probabilities(prediction)
-    rows, classes = probs.shape
-    y = Classes(classes, _class_names(prediction)).numbers(y, num_axes=1)
-    if y.shape != (rows,):
+    """Class probabilities and the true class of every row, or row and output, both checked.
+
+    Those of several outputs (rows, ...) follow one another.
+    """
+    probs = probabilities(prediction, of_outputs=True)
+    *rows, classes = probs.shape
+    y = Classes(classes, _class_names(prediction)).numbers(y, num_axes=len(rows))
+    if y.shape != tuple(rows):
         raise ValueError(
-            f"got y of shape {y.shape}, expected ({rows},), one class number per row; "
+            f"got y of shape {y.shape}, expected {tuple(rows)}, one class number per row; "
             "pass the y of the predicted rows"
         )
     if y.dtype.kind not in "iu":
@@ -141,10 +149,10 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             f"got labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}; "
             "number the classes from 0"
         )
-    return probs, y
+    return probs.reshape(-1, classes), y.reshape(-1)
 
 
-def numbered_as_in(predictions: Iterable[Any], y: ArrayLike) -> Array:
+def numbered_as_in(predictions: Collection[Any], y: ArrayLike) -> Array:
     """Give y as an array: class numbers, where a prediction names its classes.
 
     Raises
@@ -161,7 +169,8 @@ def numbered_as_in(predictions: Iterable[Any], y: ArrayLike) -> Array:
             "same: predict with models of the same labels"
         )
     for names in named:
-        return Classes(len(names), names).numbers(y, num_axes=1)
+        axes = {np.ndim(each["probs"]) - 1 for each in predictions if _class_names(each)}
+        return Classes(len(names), names).numbers(y, num_axes=max(axes))
     return np.asarray(y)
 
 

@@ -38,8 +38,8 @@ def nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> floa
     Returns
     -------
     float
-        Nats per row, jointly over outputs, in original units; infinite where a true class has
-        probability zero.
+        Nats per row, jointly over outputs, in original units; of classes, averaged over outputs,
+        and infinite where a true class has probability zero.
 
     Raises
     ------
@@ -164,11 +164,12 @@ def _log_scale(prediction: Prediction, scale: ArrayLike) -> float:
 def _log_prob_of_labels(prediction: Prediction, y: ArrayLike) -> Array:
     probs, labels = probs_and_labels(prediction, y)
     chosen = probs[np.arange(len(labels)), labels]
-    if not isinstance(prediction, Mapping) or "log_prob" not in prediction:
+    known = isinstance(prediction, Mapping) and "log_prob" in prediction
+    log_prob = variable(prediction, "log_prob").reshape(-1) if known else np.empty(0)
+    if log_prob.shape != chosen.shape:  # unknown, or of all outputs of a row together
         with np.errstate(divide="ignore"):
             return np.log(chosen)
     # predict averages in log space: finite even where a float32 probability underflows to 0.
-    log_prob = variable(prediction, "log_prob")
     differs = ~np.isclose(np.exp(log_prob), chosen, rtol=1e-2, atol=1e-3)
     if differs.any():
         raise ValueError(

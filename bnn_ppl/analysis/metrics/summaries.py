@@ -49,7 +49,8 @@ def summary(
     -------
     pandas.Series of float
         Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
-        where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
+        where the Dataset has them, expected_entropy and mutual_information; of several outputs
+        averages over rows and outputs, each by itself. Regression: rmse, nll,
         gaussian_nll, crps (and crps_mcse where it is drawn) if the prediction has it,
         predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
         of them, the means of predictive_sd, coverage_90 and crps, nll jointly and the sum of

@@ -36,10 +36,10 @@ def entropy(probs: Prediction) -> Array:
     Returns
     -------
     array (rows,)
-        Nats, from 0 to log(classes).
+        Nats, from 0 to log(classes); of several outputs (rows, ...).
     """
-    p = probabilities(probs)
-    return -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1)
+    p = probabilities(probs, of_outputs=True)
+    return -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=-1)
 
 
 def entropies(prediction: Prediction) -> Entropies:
@@ -85,7 +85,7 @@ def uncertainty(prediction: Prediction, by: Score = "entropy") -> Array:
     if by == "entropy":
         return variable(prediction, by) if is_regression(prediction) else entropy(prediction)
     if by == "max_probability":
-        return 1 - probabilities(prediction).max(axis=1)
+        return 1 - probabilities(prediction, of_outputs=True).max(axis=-1)
     if by == "mutual_information":
         return variable(prediction, by)
     raise ValueError(

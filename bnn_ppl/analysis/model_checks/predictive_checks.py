@@ -142,7 +142,7 @@ def check_predictive(
     """
     check_arguments(key=key, posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior)
-    if posterior.rows.targets is not None or posterior.density.is_of_y:
+    if posterior.rows.targets is not None or posterior.density.needs_y:
         raise ValueError(
             "got y of several sites, or censored or masked, expected one observed site: check a "
             "model without these"

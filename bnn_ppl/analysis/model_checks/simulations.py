@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.model_checks.quantities import log_likelihood, quantities
@@ -170,9 +169,6 @@ def check_simulations(
     end, began = deadline(max_minutes), time.monotonic()
     kept = _Kept.of(folder, key, given)
     draw = jax.jit(lambda key: _simulated(made_by, key))
-    if _is_real(jax.eval_shape(draw, key)[1]) and not _is_real(given.rows.examples[1]):
-        data = data[0], np.asarray(data[1], float)  # whole only by chance
-        given = _at_usual_scale(condition(data))
     with answered(lambda: None) as pressed, reporting(progress, num_simulations) as report:
         for number in range(len(kept.rows), num_simulations):
             if pressed() or time.monotonic() >= end:
@@ -201,17 +197,13 @@ def _at_usual_scale(posterior: Posterior) -> Posterior:
     return posterior if opened is None else opened.hold(opened.usual)
 
 
-def _is_real(y: Any) -> bool:
-    return bool(jnp.issubdtype(y.dtype, jnp.floating))
-
-
 def _check(posterior: Posterior) -> None:
     if posterior.density.temperature != 1:
         raise ValueError(
             f"got temperature={posterior.density.temperature:g}, expected 1: no prior and model "
             "have a tempered posterior, so ranks would not be uniform"
         )
-    if posterior.rows.targets is not None or posterior.density.is_of_y:
+    if posterior.rows.targets is not None or posterior.density.needs_y:
         raise ValueError(
             "got y of several sites, or censored or masked, expected one observed site: simulate "
             "a model without these"

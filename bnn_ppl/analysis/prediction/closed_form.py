@@ -130,6 +130,7 @@ def _parts(
         )
     for start in range(0, num_rows, size):
         x, y = part(start)
+        y = None if y is None else posterior.density.value_of(x, y)
         with products_in(posterior.density.precision):
             found = [of_rows(*fit, x, y) for fit in fits]
         yield found, y is not None

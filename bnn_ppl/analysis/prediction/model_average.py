@@ -19,6 +19,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
     row_dims,
+    variance_of,
     with_arguments,
     with_targets,
 )
@@ -67,7 +68,7 @@ def add_block(
 ) -> tuple[Sums, dict[str, Array]]:
     """Add a block of draws to the sums, as :func:`adder` says, y being what `targeted` makes it."""
     if y is not None:
-        predictive, x = targeted(predictive, x, y)
+        predictive, x, y = targeted(predictive, x, y)
     return added(predictive, sums, block, weights, x, y, *known, keep_each=keep_each)
 
 
@@ -133,7 +134,7 @@ def moments_of(
         name, center = probs_or_mean(predictive)
         if name == "probs":
             return name, center, jnp.zeros(center.shape[:-1])
-        return name, center, uncensored(predictive).variance
+        return name, center, variance_of(predictive)
     except NotImplementedError:
         place = jax.lax.bitcast_convert_type(jnp.asarray(before, jnp.float32), jnp.uint32)
         drawn = uncensored(predictive).sample(key_of(predictive, place), (_DRAWS_OF_Y,))

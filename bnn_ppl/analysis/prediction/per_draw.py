@@ -16,7 +16,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.rows.features import are_small, worthwhile_part
-from bnn_ppl.model.trace import innermost
+from bnn_ppl.model.trace import element_support, innermost
 from bnn_ppl.runtime.compilation.program_parts import Program, program_of, shape_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import bytes_of
@@ -59,26 +59,35 @@ with_arguments = lru_cache(partial)
 
 
 def with_targets(posterior: Posterior) -> Callable[[Predictive, Tree, Tree], tuple]:
-    """Give ``predictive, x, y -> predictive, x`` that predicts y with what is known of it.
+    """Give ``predictive, x, y -> predictive, x, y`` that predicts y with what is known of it.
 
-    Where y's distribution is another one for y that is known, as of censored y, x goes with y.
+    Where y's distribution is another one for y that is known, as of censored y, x goes with y. Of
+    y it leaves what the model observes.
     """
+    if posterior.density.observed is not None:
+        return with_arguments(_of_value, posterior.density.observed)
     return _of_both if posterior.density.is_of_y else _of_x
 
 
-def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
-    return predictive, x
+def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree, Tree]:
+    return predictive, x, y
 
 
-def _of_both(predictive: Callable, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
-    return (lambda values, rows: predictive(values, *rows)), (x, y)
+def _of_both(predictive: Callable, x: Tree, y: Tree) -> tuple[Predictive, Tree, Tree]:
+    return (lambda values, rows: predictive(values, *rows)), (x, y), y
+
+
+def _of_value(
+    observed: Callable, predictive: Callable, x: Tree, y: Tree
+) -> tuple[Predictive, Tree, Tree]:
+    return *_of_both(predictive, x, y)[:2], observed(x, y)
 
 
 def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
     """Compute for all blocks of draws, if that pays, what x alone decides."""
     if posterior.sites.centres > 1 or worthwhile_part(posterior) is None:
         return None
-    if posterior.density.is_of_y:
+    if posterior.density.needs_y:
         return None
     return compiled(_known, posterior)(block, x)
 
@@ -108,13 +117,21 @@ def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
         ) from None
 
 
+def variance_of(predictive: dist.Distribution) -> Array:
+    """Give the variance of y itself; of angles NumPyro's is 1 less the mean resultant length."""
+    law = uncensored(predictive)
+    if element_support(law.support) is dist.constraints.circular:
+        raise NotImplementedError("got angles, whose variance as numbers has no closed form")
+    return law.variance
+
+
 def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
     """Give what :func:`probs_or_mean` gives by name and, beside a mean, the "sd" if it is known."""
     name, center = probs_or_mean(predictive)
     if name == "probs":
         return {name: center}
     try:
-        return {name: center, "sd": jnp.sqrt(uncensored(predictive).variance)}
+        return {name: center, "sd": jnp.sqrt(variance_of(predictive))}
     except NotImplementedError:  # of some distributions only the mean is known
         return {name: center}
 

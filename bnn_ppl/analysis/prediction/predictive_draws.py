@@ -82,6 +82,7 @@ def predictive_draws(
     x, y = read(posterior, posterior.data if data is None else data)
     of_block = compiled(with_arguments(_drawn, with_targets(posterior)), posterior)
     found = map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
+    value_of = posterior.density.value_of
     rows, of_draws = row_dims(found["drawn"].ndim - 3), ("chain", "draw")
     drawn = xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])})
     if y is None:  # the groups of other rows would not fit
@@ -91,7 +92,7 @@ def predictive_draws(
         draws,
         posterior_predictive=drawn,
         log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
-        observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
+        observed_data=xarray.Dataset({"y": (rows, np.asarray(value_of(x, y)))}),
     )
 
 
@@ -105,7 +106,7 @@ def _drawn(
     y: Array | None,
 ) -> dict[str, Array]:
     if y is not None:
-        predictive, x = targeted(predictive, x, y)
+        predictive, x, y = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:

@@ -128,7 +128,7 @@ def predict_cdf(
     check_arguments(posterior=posterior, draws=draws)
     check_one_target(posterior)
     x = checked_inputs(posterior, x)
-    shape = len(jax.tree.leaves(x)[0]), *posterior.rows.examples[1].shape[1:]
+    shape = len(jax.tree.leaves(x)[0]), *_outputs(posterior)
     values = jnp.asarray(y, float)
     if values.shape not in ((), shape):
         raise ValueError(
@@ -151,8 +151,7 @@ def cdf_at(
     As :func:`predict_cdf` does for one value, but the network sees the rows once.
     """
     x = checked_inputs(posterior, x)
-    outputs = posterior.rows.examples[1].shape[1:]
-    shape = len(jax.tree.leaves(x)[0]), *outputs, len(values)
+    shape = len(jax.tree.leaves(x)[0]), *_outputs(posterior), len(values)
     given = jnp.broadcast_to(jnp.asarray(values, float), shape)
     return _below_each(posterior, draws, x, given, predictive)
 
@@ -163,6 +162,11 @@ def _below_each(
     """Give the probability of at most each of the values (row, ..., value) of a row."""
     solvers = _at_each, _share_at_each
     return _of_mixture(posterior, draws, x, values, solvers, form, by_row=True)
+
+
+def _outputs(posterior: Posterior) -> tuple[int, ...]:
+    """Give the shape of what is observed in a row."""
+    return jax.eval_shape(posterior.density.value_of, *posterior.rows.examples).shape[1:]
 
 
 def _of_mixture(

@@ -94,7 +94,7 @@ def of_inputs(
 
 def _is_constant(posterior: Posterior) -> bool:
     """Say whether y is real and one number; counts may all be 0 for a reason."""
-    y = np.asarray(posterior.rows.examples[1])
+    y = np.asarray(posterior.density.value_of(*posterior.rows.examples))
     known = (output[~np.isnan(output)] for output in y.reshape(len(y), -1).T)
     return y.dtype.kind == "f" and not any(np.ptp(output) for output in known if len(output))
 

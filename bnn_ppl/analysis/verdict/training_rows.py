@@ -134,7 +134,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
             for block in _blocks(sites_to_judge(posterior, sites), weights)
         ]
     each, log_prob = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    sd = each.pop("sd", None)
+    value_of, sd = posterior.density.value_of, each.pop("sd", None)
     ((kind, center),) = each.items()
     # NumPyro gives NaN as the mean of a Cauchy distribution.
     if kind == "mean" and np.isnan(center).all() and np.isfinite(log_prob).any():
@@ -143,8 +143,8 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     def by_chain(values: np.ndarray) -> np.ndarray:
         return values.reshape(*weights.shape, *values.shape[1:])
 
-    y, num_classes = np.asarray(y_seen), center.shape[-1] if kind == "probs" else None
-    every_y = np.asarray(posterior.rows.examples[1])
+    y, every_y = (np.asarray(value_of(*rows)) for rows in ((x, y_seen), posterior.rows.examples))
+    num_classes = center.shape[-1] if kind == "probs" else None
     support = None
     if num_classes is None and y.dtype.kind == "i" and every_y.min() < 0:
         support = support_of_y(posterior, sites, x)
@@ -244,7 +244,7 @@ def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
 def _each(
     targeted: Callable, predictive: Predictive, block: Tree, x: Tree, y: Array
 ) -> tuple[dict[str, Array], Array]:
-    predictive, x = targeted(predictive, x, y)
+    predictive, x, y = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(values: Tree) -> tuple[dict[str, Array], Array]:

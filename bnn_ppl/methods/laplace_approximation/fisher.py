@@ -70,6 +70,11 @@ def evaluated(
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
     distribution = None  # a factor of rows has none, and empirical curvature needs none
     if curvature != "empirical":
+        if posterior.density.observed is not None:
+            raise ValueError(
+                f"got curvature={curvature!r} with a model that observes a part of y, expected all "
+                "of it: give y in the shape in which it is observed, or use curvature='empirical'"
+            )
         distribution = posterior.predictive(posterior.constrain(position, batch), x)
     labels, weights = labels_and_weights(distribution, y, curvature, key)
     if posterior.density.is_of_y and y.dtype.kind == "f":  # what is missing has no curvature

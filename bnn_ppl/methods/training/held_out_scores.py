@@ -128,20 +128,21 @@ def _by_row(
 ) -> tuple[jax.Array, jax.Array]:
     """Log of the average density of each row; whether its class is right, or its squared error."""
     x, y = rows
+    seen = posterior.density.value_of(x, y)
 
     def one(position: Tree) -> tuple[jax.Array, jax.Array]:
         values = judged_values(posterior, posterior.constrain(position, batch))
-        known = (y,) if posterior.density.is_of_y else ()
+        known = (y,) if posterior.density.needs_y else ()
         predictive = posterior.predictive(values, x, *known)
-        log_prob = log_prob_of_known(predictive, y).reshape(len(y), -1).sum(1)
+        log_prob = log_prob_of_known(predictive, seen).reshape(len(y), -1).sum(1)
         probs: Any = getattr(predictive, "probs", None)
-        of_classes = probs is not None and probs.ndim == y.ndim + 1
+        of_classes = probs is not None and probs.ndim == seen.ndim + 1
         mean: Any = probs if of_classes else uncensored(predictive).mean
         return log_prob, mean
 
     log_probs, outputs = jax.lax.map(one, positions)
     average = outputs.mean(0)
     log_prob = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(log_probs))
-    if average.ndim > y.ndim:
-        return log_prob, average.argmax(-1) == y
-    return log_prob, (average - y) ** 2
+    if average.ndim > seen.ndim:
+        return log_prob, average.argmax(-1) == seen
+    return log_prob, (average - seen) ** 2

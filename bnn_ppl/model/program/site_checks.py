@@ -105,6 +105,14 @@ def refuse_observed(site: dict, whole: bool) -> None:
         )
 
 
+def refuse_function(name: str) -> None:
+    """Refuse observed values that are other numbers than y, by which predictions are scored."""
+    raise ValueError(
+        f"got a model that observes a function of y at site {name!r}, expected y itself, with "
+        "which predictions are compared: compute it outside, as in condition(model, (x, log(y)))"
+    )
+
+
 def refuse_numbers(site: str, y: Any, likelihood: dist.Distribution) -> None:
     """Refuse numbers outside a discrete support: for class -1, indexing takes the last class."""
     if not y.size:
