@@ -105,6 +105,7 @@ def _left_out_or_filled(encoding: Encoding) -> str:
     left_out = [f"{name!r} ({reason})" for name, reason in pairs if reason not in _ASKED_FOR]
     filled = [column.name for column in encoding.inputs if column.marked]
     told = ["without " + ", ".join(left_out)] * bool(left_out)
+    told += [f"{column.name} {column.remark}" for column in encoding.inputs if column.remark]
     told += [f"empty cells of {listed(filled)} filled, and marked in columns beside them"] * bool(
         filled
     )

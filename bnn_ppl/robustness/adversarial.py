@@ -168,6 +168,20 @@ def _direction(
     posterior: Posterior, draws: "arviz.InferenceData", batch_size: int | None
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Make the function of rows (x, y) that says which way their loss grows: -1, 0 or 1."""
+    slope = _slope(posterior, draws)
+
+    def direction(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        size = batch_size or len(y)
+        parts = (slice(start, start + size) for start in range(0, len(y), size))
+        return -np.sign(np.concatenate([slope(x[part], y[part]) for part in parts]))
+
+    return direction
+
+
+def _slope(
+    posterior: Posterior, draws: "arviz.InferenceData"
+) -> Callable[[np.ndarray, np.ndarray], Array]:
+    """Make the function of rows (x, y) that gives the gradient of their log density by x."""
     posterior = predicting(posterior, draws)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     add = _adder(posterior)
@@ -180,12 +194,7 @@ def _direction(
                 average = jax.block_until_ready(add(average, block, weight.astype(x.dtype), x, y))
         return average.slope
 
-    def direction(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        size = batch_size or len(y)
-        parts = (slice(start, start + size) for start in range(0, len(y), size))
-        return -np.sign(np.concatenate([slope(x[part], y[part]) for part in parts]))
-
-    return direction
+    return slope
 
 
 def _adder(posterior: Posterior) -> Callable[..., _Average]:

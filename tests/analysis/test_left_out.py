@@ -110,6 +110,15 @@ def test_the_best_of_noisy_scores_is_not_too_good():
     np.testing.assert_allclose([found.last, found.best], 1.0, atol=0.07)
 
 
+def test_the_last_score_of_held_out_rows_is_not_one_of_early_training():
+    posterior = bnn.condition(slopes, (np.ones((2000, 3)), np.ones(2000)))
+    falling = np.linspace(-3, -1, 300)
+    scores = np.tile([*np.full(80, 5.0), *falling, *np.full(60, np.nan)], (2, 1))
+    warmup = {"held_out_lp": scores, "n_steps": np.ones_like(scores, int)}
+    options = {"every": 1, "num_warmup": 1000, "draws_from": "point", "batch_size": 32}
+    np.testing.assert_allclose(held_out(posterior, _draws(warmup, **options)).last, 1, atol=0.1)
+
+
 def _draws(warmup, every=10, **attrs):
     import xarray
 

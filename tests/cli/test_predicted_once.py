@@ -26,33 +26,34 @@ class Figure:
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Count passes of all draws over rows, by their number of draws."""
+    """Count passes of draws over rows, by their number of draws in all chains."""
     module, counted = sys.modules["bnn_ppl.analysis.prediction.predict"], []
 
-    def watch(name):
+    def watch(name, place):
         function = getattr(module, name)
 
-        def watched(posterior, draws, *args, **options):
-            counted.append(draws.posterior.sizes["draw"])
-            return function(posterior, draws, *args, **options)
+        def watched(*args, **options):
+            sizes = args[place].posterior.sizes
+            counted.append(sizes["chain"] * sizes["draw"])
+            return function(*args, **options)
 
         monkeypatch.setattr(module, name, watched)
 
-    watch("_predict")
-    watch("_map_draws")
+    watch("_averages", 1)
+    watch("map_draws", 2)
     return counted
 
 
 @pytest.mark.thorough
 def test_run_sweep_and_compare_predict_each_run_once(passes, capsys):
     cli.main(["sweep", "temperature", "0.5", "2", "--reference", "2", "--", *SHORT])
-    assert passes == [4, 4]
+    assert passes == [8, 8]
     swept = pd.read_csv("runs/sweep-temperature/sweep.csv")
     passes.clear()
     capsys.readouterr()
     folders = [f"runs/sweep-temperature/{value}" for value in ("0.5", "2")]
     cli.main(["compare", *folders, "--reference", "2"])
-    assert passes == [4, 4]
+    assert passes == [8, 8, 4, 4]  # each run, and each chain of the reference
     shown = capsys.readouterr()
     assert [line for line in shown.err.splitlines() if line != "compiling"] == [
         "0.5 4/16",

@@ -244,6 +244,13 @@ def test_negative_numbers_of_accounts_are_read_and_cells_that_are_none_are_named
     assert from_json(json.loads(json.dumps(to_json(found.encoding)))) == found.encoding
 
 
+def test_prices_without_pence_and_codes_in_parentheses_are_no_negative_numbers(tmp_path):
+    table = pd.DataFrame({"fee": [f"{k}.-" for k in range(60)], "price": TABLE["price"]})
+    table["code"] = [f"({k % 4})" for k in range(60)]
+    found = data.load(saved(tmp_path, table[["fee", "code", "price"]])).encoding
+    assert [(column.name, column.kind) for column in found.inputs] == [("code", "category")]
+
+
 def test_per_cent_signs_in_some_cells_alone_are_named(tmp_path):
     shares = ["97.3%", "0.974"] * 30
     table = pd.DataFrame({"share": shares, "price": TABLE["price"]})
@@ -256,7 +263,7 @@ def test_a_category_with_many_values_is_taken_where_it_is_named(tmp_path):
     table = pd.DataFrame({"store": stores, "size": np.arange(1200) % 7, "price": np.arange(1200.0)})
     file = saved(tmp_path, table)
     told = in_words(data.load(file).encoding)
-    assert "'store' (120 different texts in 1200 rows; named as categorical, an input)" in told
+    assert "'store' (120 different texts in 1200 rows; an input if named as categorical)" in told
     found = data.load(file, columns=data.Columns(categorical=("store",))).encoding
     assert len(found.inputs[0].categories) > 110
 

@@ -137,8 +137,9 @@ def _by_rows(posterior: Posterior, draws: Any, x: Tree, y: Array) -> Iterator[Sc
 
 def _is_of_numbers(posterior: Posterior, draws: Any, x: Tree) -> bool:
     """Whether y has an order, unlike classes."""
+    sites = sites_to_predict(posterior, draws)
     try:
-        _is_gaussian(posterior, sites_to_predict(posterior, draws), x)
+        _is_gaussian(posterior, sites, x)
     except ValueError:
         return False
     return True

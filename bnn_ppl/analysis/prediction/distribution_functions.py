@@ -106,7 +106,9 @@ def distribution_function(each: dist.Distribution) -> DistributionFunction | Non
         return partial(_binomial, each.total_count, each.probs)
     if isinstance(each, dist.MixtureSameFamily):
         part, mixing = distribution_function(each.component_distribution), each.mixing_distribution
-        return part and (lambda y: jnp.sum(mixing.probs * part(y[..., None]), -1))
+        if part is None:
+            return None
+        return lambda y: jnp.sum(mixing.probs * part(y[..., None]), -1)
     if isinstance(each, dist.MixtureGeneral):
         parts = [distribution_function(part) for part in each.component_distributions]
         known, shares = [part for part in parts if part], each.mixing_distribution.probs

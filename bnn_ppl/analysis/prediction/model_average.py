@@ -150,7 +150,7 @@ def merged(sums: Sums, new: Sums) -> Sums:
     return Sums(
         weight=weight,
         mean=mean,
-        spread=sums.spread + new.weight * change * (new.mean - mean),
+        spread=sums.spread + new.spread + new.weight * change * (new.mean - mean),
         variance=(1 - share) * sums.variance + share * new.variance,  # either may be infinite
         log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
         entropy=sums.entropy + share * (new.entropy - sums.entropy),

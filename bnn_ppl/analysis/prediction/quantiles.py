@@ -219,7 +219,10 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
 def distributions_of(
     predictive: Predictive, x: Tree, block: Tree, numbers: Array | None = None
 ) -> dist.Distribution:
-    """Give what the draws of a block predict of x: distributions of single outputs, by draw."""
+    """Give what the draws of a block predict of x: distributions of single outputs, by draw.
+
+    The `numbers` of the draws, with which all programs of a block are called, are not needed.
+    """
     at = of_draws(predictive, block, x)
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
 

@@ -99,7 +99,7 @@ def _loaded(
     return module
 
 
-def refuse_unused_new(problem: "Problem") -> None:
+def refuse_unused_new(problem: Problem) -> None:
     """Refuse to say which weights are new where all are."""
     chosen = problem.network
     if chosen.new is not None and chosen.weights is None:

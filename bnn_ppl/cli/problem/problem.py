@@ -89,7 +89,7 @@ class ColumnOptions(NamedTuple):
     only
         Columns that are the inputs; by default all that are nothing else.
     categorical
-        Columns whose numbers are names of categories.
+        Columns whose numbers, or many texts, are names of categories.
     row_weights
         Column of weights: a row counts as if it were there so many times.
     group

@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     only : tuple of str or None
         The inputs; by default all columns that are nothing else.
     categorical : tuple of str
-        Columns whose numbers are names of categories.
+        Columns whose numbers, or many texts, are names of categories.
     weights : str or None
         A row counts as if it were there so many times, also in means and standard deviations; at
         least 0.

@@ -239,7 +239,9 @@ def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
     table = table[_are_rows(text, (table != "").any(axis=1).to_numpy(), mark, first)]
     least = "tabs" if suffix_of(file) == ".tsv" else "commas"
     do = f"separate them by {least}"
-    do = f"remove line {first + 1}, a comment" if lines[0].startswith("#") else do
+    if lines[0].startswith("#"):
+        number = text[: text.index("#")].count("\n") + 1
+        do = f"remove line {number}, a comment"
     require(file, table.shape[1] >= least_columns, "one column", "at least two", do)
     return table, mark
 

@@ -179,7 +179,7 @@ def adaptive(
         chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
-    alone = lambda own: own, lambda: 1
+    alone = (lambda own: own), (lambda: 1)
     average, num_pooled = (mean_over_chains, number_of_chains) if together else alone
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:

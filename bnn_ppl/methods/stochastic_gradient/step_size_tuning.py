@@ -111,8 +111,7 @@ def tuned(
     posterior = with_prior_read(posterior)
     move, highest = kernel.move, kernel.highest
     if highest is None:
-        # 1 above what one step in a billion of a stable chain has: a quantile of chi-squared.
-        highest = 1.0 + float(chdtri(posterior.num_weights, 1e-9)) / posterior.num_weights
+        highest = _highest_temperature(posterior.num_weights)
 
     def init(key: Array, start: Tree, batch: Any) -> TuningState:
         del batch
@@ -289,6 +288,11 @@ def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:
         for name, leaf in info.items()
     }
     return none | {"n_steps": jnp.ones_like(none["n_steps"])}
+
+
+def _highest_temperature(num_weights: int) -> float:
+    """Temperature that a stable chain never reaches: 1 above what one step in a billion does."""
+    return 1.0 + float(chdtri(num_weights, 1e-9)) / num_weights  # a quantile of chi-squared
 
 
 def _next_window(highest: float, lost: Array, state: TuningState) -> TuningState:

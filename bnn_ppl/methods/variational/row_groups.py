@@ -18,7 +18,8 @@ def over_groups(estimate: Estimate, num_groups: int) -> Estimate:
     has rows g, g + num_groups, and so on, so that devices which share the rows share each group.
     The groups are taken one after the other, and count by their rows without padding: where they do
     not divide the rows, their numbers of rows differ by one; those beyond one group a row count for
-    nothing. An estimate is ``key, batch -> tree of floats``, of a batch (x, y) or (x, y, mask).
+    nothing; with one group it is the estimate itself. An estimate is ``key, batch -> tree of
+    floats``, of a batch (x, y) or (x, y, mask).
     """
     if num_groups == 1:
         return estimate

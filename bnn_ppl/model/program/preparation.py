@@ -51,9 +51,8 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
     """Give the program in the form that a posterior has: itself, where it has it already."""
     trace = _sites(model, x, y)
     half = _half_observed(trace)
-    plates, params = (
-        [site for site in trace.values() if site["type"] == kind] for kind in ("plate", "param")
-    )
+    plates = [site for site in trace.values() if site["type"] == "plate"]
+    params = [site for site in trace.values() if site["type"] == "param"]
     changes = _Changes(
         tuple(site["name"] for site in plates if site["args"][1] not in (None, site["args"][0])),
         tuple(site["name"] for site in plates if site["args"][1] == site["args"][0]),

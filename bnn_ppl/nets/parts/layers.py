@@ -104,7 +104,10 @@ def square_conv(
 
 
 class ConvStage(nnx.Module):
-    """3x3 convolutions of one width, each with a normalisation, if any, and ReLU."""
+    """3x3 convolutions of one width, each with a normalisation, if any, and ReLU.
+
+    Kernels start He-normal.
+    """
 
     def __init__(
         self, in_channels: int, width: int, number: int, *, norm: Norm | None, rngs: nnx.Rngs

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from marks import quick_first
 from numpyro import handlers
 from numpyro.contrib.module import random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam
@@ -186,8 +187,7 @@ def test_matched_and_pruned_draws_keep_a_mean_of_their_own(laplace):
     np.testing.assert_array_equal(pruned.fitted[f"{kernel}.loc"], loc)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("structure", ["kronecker", "full"])
+@quick_first("structure", ["full", "kronecker"])
 def test_chains_of_a_run_average_their_closed_forms(structure):
     posterior = network()
     start = gaussian_draws(posterior, spread=0.0)

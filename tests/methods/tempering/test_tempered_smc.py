@@ -130,7 +130,7 @@ def test_the_error_holds_with_a_scale_parameter_and_particles_that_lag_are_found
 ):
     monkeypatch.setattr(annealing, "MOST_MOVES", most_moves)
     if most_moves == 1:  # one trajectory of equal steps, and the particles lag by nats
-        monkeypatch.setattr(annealing, "_SHORTEST", 1.0)
+        monkeypatch.setattr(annealing, "SHORTEST", 1.0)
     rng = np.random.default_rng(0)
     first = rng.normal(size=100)
     columns = [first, 0.98 * first + 0.02 * rng.normal(size=100), np.ones(100)]

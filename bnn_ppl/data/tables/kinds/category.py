@@ -26,24 +26,24 @@ def frequent(cells: "pandas.Series") -> list[str]:
     small table; and what is not among the 50 most frequent. Where that leaves less than a fifth of
     the rows, the 500 most frequent values that at least five rows have are taken instead.
     """
-    found, counts = _common(cells), cells.value_counts()
+    counts = cells.value_counts()
+    found = _common(counts)
     if found.sum() < _LEAST_COVERED * len(cells):
         found = counts[counts >= min(_FEWEST, 0.05 * len(cells))][:_MOST_OF_MANY]
     return sorted(found.index)
 
 
-def _common(cells: "pandas.Series") -> "pandas.Series":
-    """Count the values that are not rare, the most frequent first."""
-    counts = cells.value_counts()
-    least = min(max(0.01 * len(cells), _FEWEST), _ENOUGH, 0.05 * len(cells))
-    return counts[counts >= least][:MOST]
+def _common(counts: "pandas.Series") -> "pandas.Series":
+    """Give the counts of the values that are not rare, of all, the most frequent first."""
+    total = counts.sum()
+    return counts[counts >= min(max(0.01 * total, _FEWEST), _ENOUGH, 0.05 * total)][:MOST]
 
 
 def is_free_text(cells: "pandas.Series") -> bool:
     """Whether texts have so many values that categories would say little."""
     if cells.nunique() > _FEWEST and cells.nunique() * 2 > len(cells):
         return True
-    return bool(_common(cells).sum() < _LEAST_COVERED * len(cells))
+    return bool(_common(cells.value_counts()).sum() < _LEAST_COVERED * len(cells))
 
 
 def are_known(cells: "pandas.Series", column: Column) -> "pandas.Series":

@@ -4,6 +4,7 @@ A new kind is a file with a `Kind`, and an entry here.
 """
 
 import re
+from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -56,8 +57,9 @@ def kind_of(
     as_date = DATE.form(different, hint) or ""
     if as_date.startswith(DIGITS):  # which are numbers too
         return Found("date", as_date)
-    name = "" if wanted else str(cells.name)
-    if _is_row_number(name, cells) or (not whole and _are_identifiers(name, cells)):
+    name = str(cells.name)
+    counts = _is_row_number(name, cells) or (not whole and _are_identifiers(name, cells))
+    if counts and not wanted:
         return Found(None, reason="a row number")
     for kind_name, kind in KINDS.items():
         form = kind.form(different, hint)
@@ -65,7 +67,7 @@ def kind_of(
             continue
         if kind_name == "category" and is_free_text(present):
             reason = f"{len(different)} different texts in {len(present)} rows"
-            do = "; named as categorical, an input" if frequent(present) else ""
+            do = "; an input if named as categorical" if frequent(present) else ""
             return Found(None, reason=reason + do)
         return Found(kind_name, form)
     raise AssertionError
@@ -107,14 +109,17 @@ def _remark(cells: "pandas.Series", values: np.ndarray, kind: KindName) -> str:
     """Name cells that are no value of the kind, and numbers of which only some are percentages."""
     if kind == "category":
         return ""
-    wrong = cells[~np.isfinite(values) & ~is_empty(cells).to_numpy()]
+    wrong = cells[np.isnan(values)]
+    wrong = wrong[~is_empty(wrong)]
     if len(wrong):
-        return f"has unreadable cells, such as {wrong.iloc[0]!r}"
-    per_cent = cells.str.endswith("%").to_numpy() & np.isfinite(values)
-    bare = cells[~per_cent & np.isfinite(values)]
-    if kind != "number" or not per_cent.any() or not len(bare):
+        return f"has unreadable cells, such as {shorten(wrong.iloc[0], 40)!r}"
+    if kind != "number" or "%" not in "".join(cells):
         return ""
-    return f"has {cells[per_cent].iloc[0]!r} beside {bare.iloc[0]!r}, both read without the %"
+    per_cent, read = cells.str.endswith("%").to_numpy(), np.isfinite(values)
+    if not (read & ~per_cent).any():
+        return ""
+    bare = cells[read & ~per_cent].iloc[0]
+    return f"has {cells[per_cent].iloc[0]!r} beside {bare!r}, both read without the %"
 
 
 def values_of(cells: "pandas.Series", column: Column, hint: str = UNKNOWN) -> np.ndarray:

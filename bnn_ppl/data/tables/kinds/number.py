@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.8  # of different cells that are numbers; the others are taken 
 _TRUTH = {"True": 1.0, "False": 0.0}  # of rows to predict, where training rows had 1 and 0
 _LOOK = 50  # at so many cells, before all are looked at
 _NEGATIVE = re.compile(
-    r"\((?P<a>[^()+-]+)\)|(?P<b>\d[^+-]*[.,][^+-]*)-"
+    r"\((?P<inner>[^()+-]+)\)|(?P<before>\d[^+-]*[.,][^+-]*\d)-"
 )  # (1.23), and 1.23- of SAP
 _AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
 # 0.125 is no number of thousands.
@@ -38,7 +38,7 @@ def number_in(cell: str, form: str = POINT) -> float | None:
         pass
     bare = _AROUND.sub("", cell.replace("\u2212", "-"))
     if negative := _NEGATIVE.fullmatch(bare):
-        bare = f"-{negative['a'] or negative['b']}"
+        bare = f"-{negative['inner'] or negative['before']}"
     if bare.startswith("-"):
         bare = "-" + _AROUND.sub("", bare[1:])
     if not _WRITTEN[form].fullmatch(bare) or not re.search(r"\d", bare):
@@ -97,7 +97,7 @@ def sure_form(cells: Sequence[str]) -> str:
 
 
 def _form(cells: Sequence[str], hint: str) -> str | None:
-    if form_of(cells[:_LOOK], hint)[1] < 0.5:
+    if form_of(cells[:_LOOK], hint)[1] < 0.5 or all(cell.startswith("(") for cell in cells):
         return None
     form, share = form_of(cells, hint)
     return form if share >= _LEAST_SHARE else None
