@@ -68,6 +68,18 @@ def searches(monkeypatch):
     return made
 
 
+def test_a_scale_of_next_to_nothing_is_not_taken(monkeypatch, capsys):
+    """About modes that explain nothing the evidence has no maximum: it falls toward 0."""
+    monkeypatch.setattr(scale_search, "MOST_SEARCHED", 5e9)
+    monkeypatch.setattr(scale_search, "search_scale", lambda *_: 4e-8)
+    opened = bnn.condition(of_package(bnn.priors.fan_in()), (X, Y))
+    usual = opened.prior.open_scale.usual
+    found = scale_search.scale_or_usual(None, opened.prior.open_scale.hold, usual, progress=True)
+    assert found == usual
+    told = "the rows do not tell the scale of the prior: the usual one, 1.41"
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("model", [of_package, pytest.param(of_user, marks=pytest.mark.thorough)])
 def test_a_run_is_that_at_the_scale_it_finds_and_searches_once(model, searches, capsys):
     opened = bnn.condition(model(bnn.priors.fan_in()), (X, Y), temperature=0.5)

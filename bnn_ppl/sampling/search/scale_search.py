@@ -41,6 +41,7 @@ _LEAST_CHANGE = 0.05  # of the logarithm
 _COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
 _MOST_AT_ONCE = 1e8  # rows times weights up to which curvature is a matter of a second
 _SHARE = 3  # of the minutes of a run, a third
+_LEAST_SHARE = 1 / 30  # of the usual scale; below, every function is a constant
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
 MOST_STEPS = NUM_CHAINS * _NUM_STEPS * (NUM_ROUNDS + _MORE_ROUNDS)  # of a whole search
@@ -72,7 +73,9 @@ def scale_or_usual(
 ) -> float:
     """Search for the scale where that is quick and possible, else give the usual one.
 
-    The search takes a third of the minutes that `limits` give. What it finds is kept.
+    The search takes a third of the minutes that `limits` give. What it finds is kept. A scale of
+    next to nothing, found about modes that explain nothing, would keep every method from finding
+    more: the usual one is then taken.
     """
     at_usual = posterior_at(usual)
     if not is_searched(at_usual):
@@ -82,19 +85,24 @@ def scale_or_usual(
     try:
         search = Search.of(run, WANTED, **limits)
         cache = SearchCache.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
-        if (known := cache.read()) is not None:
-            return known
-        scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
+        scale = cache.read()
+        if scale is None:
+            scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
+            if not search.is_over():  # with more time it could be another
+                cache.write(scale)
     except TimeoutError:
-        if limits.get("progress") is True:
-            words = f"no time to find the scale of the prior: the usual one, {usual:.3g}"
-            print(words, file=sys.stderr, flush=True)
-        return usual
+        return _usual("no time to find the scale of the prior", usual, **limits)
     except NoEvidenceError:
         return usual
-    if not search.is_over():  # with more time it could be another
-        cache.write(scale)
+    if scale < _LEAST_SHARE * usual:
+        return _usual("the rows do not tell the scale of the prior", usual, **limits)
     return scale
+
+
+def _usual(why: str, usual: float, progress: Show = False, **_: Any) -> float:
+    if progress is True:
+        print(f"{why}: the usual one, {usual:.3g}", file=sys.stderr, flush=True)
+    return usual
 
 
 _found: WeakKeyDictionary[Callable, float] = WeakKeyDictionary()  # by a posterior's log-density
