@@ -56,6 +56,7 @@ def condition(
     microbatch: int | None = None,
     precision: MatmulPrecision | None = None,
     features: str | Path | None = None,
+    groups: Any = None,
 ) -> Posterior:
     """Condition a NumPyro model on data.
 
@@ -101,6 +102,10 @@ def condition(
         them. Runs then read them in place of the rows of a stream, and rows in memory are not
         computed again by later processes. Those of other layers, weights or rows are told apart by
         a digest, and none is deleted.
+    groups
+        The group of each row (rows,), such as the patient that it is of: where training holds out
+        rows, to find the noise or its own end, those of a group stay together, so that intervals
+        are those of new groups. The model does not see them.
 
     Returns
     -------
@@ -148,6 +153,7 @@ def condition(
     targets, model, (x, y) = _with_one_target(model, data if stream is None else stream.examples)
     y, names = numbered_classes(model, x, y) if stream is None else (y, None)
     data = x, checked_y(y, missing=True)
+    groups = None if groups is None else _checked_groups(groups, stream, len(data[1]))
     model = prepared(model, *data)
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data, targets)
@@ -180,7 +186,7 @@ def condition(
     size = None if microbatch is None else int(microbatch)
     folder = None if features is None else Path(features).expanduser().absolute()
     given = Conditions(
-        GivenRows(data, stream, chunks, classes, targets),
+        GivenRows(data, stream, chunks, classes, targets, groups),
         ModelSites(observed, latent, open_scale, layers),
         Options(float(temperature), tempered, size, automatic, precision, folder),
     )
@@ -209,6 +215,18 @@ def _with_one_target(
     columns = targets.packed(y)
     check_independent(model, given_arrays(x), targets.unpacked(jnp.asarray(columns, float)))
     return targets, taking_columns(targets, model), paired_rows((x, columns))
+
+
+def _checked_groups(groups: Any, stream: Stream | None, num_rows: int) -> np.ndarray:
+    """Give the groups as numbers from 0 up (rows,)."""
+    if stream is not None:
+        raise ValueError("got groups for rows of a stream, expected rows in memory: leave them out")
+    numbers = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+    if len(numbers) != num_rows:
+        raise ValueError(
+            f"got groups of {len(numbers)} rows for {num_rows} rows, expected one each"
+        )
+    return numbers
 
 
 def _check_targets(targets: Targets | None, layers: list[str]) -> None:

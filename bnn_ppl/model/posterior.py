@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.data.streams.streams import Stream
@@ -161,6 +162,8 @@ class TrainingRows(NamedTuple):
     targets
         For a model with several observed sites: how the columns of y hold the values of each. None
         for other models.
+    groups
+        The group of each row (rows,), where :func:`condition` was given them; None otherwise.
     take
         ``numbers -> Posterior``: the same posterior of some of these rows alone, in memory; its
         points, and the scale of its prior, are as open as those of this one. None for a part of a
@@ -176,6 +179,7 @@ class TrainingRows(NamedTuple):
     classes: Classes | None
     batch_statistics: BatchStatistics | None
     targets: "Targets | None" = None
+    groups: np.ndarray | None = None
     take: Callable[[Any], "Posterior"] | None = None
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -54,6 +55,7 @@ class GivenRows(NamedTuple):
     chunks: StreamChunks | None  # of the stream
     classes: Classes | None
     targets: Targets | None = None  # of several observed sites
+    groups: np.ndarray | None = None  # of each row
 
     @property
     def data(self) -> Data | Stream:
@@ -132,7 +134,8 @@ def _of_rows(
             "got rows of a stream, expected rows in memory to choose some of: condition on arrays"
         )
     examples = jax.tree.map(lambda leaf: leaf[numbers], given.rows.examples)
-    part = given._replace(rows=given.rows._replace(examples=examples))
+    groups = None if given.rows.groups is None else given.rows.groups[numbers]
+    part = given._replace(rows=given.rows._replace(examples=examples, groups=groups))
     return posterior_of(model, part, held, scale)
 
 
@@ -233,6 +236,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
             classes=given.rows.classes,
             batch_statistics=statistics,
             targets=given.rows.targets,
+            groups=given.rows.groups,
         ),
         sites=Sites(
             names=tuple(shapes),

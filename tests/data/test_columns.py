@@ -10,7 +10,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import data
-from bnn_ppl.cli.problem.build import model_of, noise_floor, refuse_unused
+from bnn_ppl.cli.problem.build import conditioned, model_of, noise_floor, refuse_unused
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
@@ -160,6 +160,13 @@ def test_rows_of_a_group_stay_together_in_every_split(tmp_path, split):
         held = rows_held_out(chosen, loaded)
         assert groups(kept) and not groups(kept) & (groups(held) | groups(stopping))
         assert groups(kept) | groups(held) | groups(stopping) == train
+
+
+def test_training_is_told_the_groups_of_its_rows(tmp_path):
+    given = {"target": "price", "group": "who", "drop": ("when",), "held_out": 0.3}
+    _, posterior = conditioned(Problem.of(data=saved(tmp_path), hidden=(2,), **given))
+    assert len(posterior.rows.groups) == posterior.num_rows
+    assert 1 < len(np.unique(posterior.rows.groups)) < TABLE["who"].nunique()
 
 
 def test_a_split_by_time_tests_and_holds_out_the_last_rows(tmp_path):

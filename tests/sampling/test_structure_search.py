@@ -85,6 +85,15 @@ def test_where_time_is_short_the_noise_is_tried_before_wider_networks(monkeypatc
     assert list(choice.scores)[: len(last)] == last
 
 
+@pytest.mark.parametrize("num_groups", [1, 2, 8])
+def test_rows_of_a_group_are_fitted_or_held_out_together(num_groups):
+    groups = np.arange(240) % num_groups
+    kept, held_out = structure._parts(X, NOISE, groups)
+    assert len(kept[1]) + len(held_out[1]) == 240 and len(held_out[1]) > 0
+    assert num_groups == 1 or not set(kept[2]) & set(held_out[2])
+    assert all(len(part[2]) == len(part[1]) for part in (kept, held_out))
+
+
 CHOSEN = structure.Choice(Structure((3,), "heteroscedastic"), {"3": 0.0}, {})
 FEW = {"num_warmup": 5, "num_chains": 1, "random_state": 0}
 

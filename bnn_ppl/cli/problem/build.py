@@ -25,7 +25,7 @@ from bnn_ppl.cli.problem.networks import (
 )
 from bnn_ppl.cli.problem.partly import parameters_in_words, partly, refuse_unused_others
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.rows import load_data, num_training, training_rows
+from bnn_ppl.cli.problem.rows import load_data, num_training, training_groups, training_rows
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
@@ -89,6 +89,7 @@ def posterior_of(
         microbatch=problem.target.microbatch,
         precision=problem.target.matmul_precision,
         features=features,
+        groups=training_groups(problem, data),
     )
 
 

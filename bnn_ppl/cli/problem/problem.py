@@ -94,7 +94,7 @@ class ColumnOptions(NamedTuple):
         Column of weights: a row counts as if it were there so many times.
     group
         Column of groups: rows of one group stay together in every split, also in --held-out and
-        --folds. It is no input.
+        --folds, and in the rows that training holds out. It is no input.
     time
         Column of times, numbers or dates: the last tenth of the rows tests, and --held-out takes
         the last training rows. It is an input too, unless --drop names it.

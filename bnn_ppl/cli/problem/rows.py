@@ -139,9 +139,10 @@ def _parts(problem: "Problem", data: Any) -> tuple[Any, Any, Any | None]:
 
 
 def _groups(data: Any) -> np.ndarray | None:
-    """Give the number of the group of each training row; None without groups."""
+    """Give the number of the group of each training row; None without groups, or those rows."""
     sizes = () if data.encoding is None else data.encoding.groups
-    return np.repeat(np.arange(len(sizes)), sizes) if sizes else None
+    are_there = sizes and sum(sizes) == len(data.train.y)  # to predict, few others stand for them
+    return np.repeat(np.arange(len(sizes)), sizes) if are_there else None
 
 
 def _taken(rows: Any, chosen: Any) -> Any:

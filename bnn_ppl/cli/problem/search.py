@@ -21,7 +21,7 @@ from bnn_ppl.cli.problem.build import (
     settled,
 )
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.rows import training_rows
+from bnn_ppl.cli.problem.rows import training_groups, training_rows
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
@@ -84,13 +84,14 @@ def _tell_unsearched(problem: Problem, data: Any, progress: Show) -> None:
 
 def _scale(problem: Problem, data: Any, features: Path | None, **search: Any) -> float:
     train, _ = training_rows(problem, data)
-    constant = _with_constant_noise(problem)
+    groups, constant = training_groups(problem, data), _with_constant_noise(problem)
     # Points are fitted anew for each scale: their features would fill the folder.
     while_searching = features if problem.prior.others == "fixed" else None
 
     def posterior_at(scale: float) -> bnn.Posterior:
         model = model_of(constant.changed(prior_scale=scale), data)
         options: Any = {"precision": problem.target.matmul_precision, "features": while_searching}
+        options |= {"groups": groups}
         return bnn.condition(model, train, **options)
 
     return scale_or_usual(posterior_at, USUAL_SCALE, **search)
@@ -109,7 +110,7 @@ def _with_structure(
     def model_with(each: Structure) -> Any:
         return model_of(problem.changed(hidden=each.hidden, noise=each.noise), data)
 
-    train, _ = training_rows(problem, data)
+    train = *training_rows(problem, data)[0], training_groups(problem, data)
     choice = choose_structure(jax.random.key(0), model_with, train, widths, noises, **search)
     shown = f"network {choice.in_words()}"
     if search.get("progress") == "json":

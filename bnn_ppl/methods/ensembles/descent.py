@@ -20,6 +20,7 @@ from bnn_ppl.methods.method import (
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.training.early_stopping import stopped_early
+from bnn_ppl.methods.training.held_out_groups import HeldOutGroups
 from bnn_ppl.methods.training.held_out_noise import (
     held_out_rows,
     held_out_score,
@@ -178,6 +179,7 @@ def descent(
     costly = finds_rate and is_costly(posterior, num_rows)
     stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
     holds_out = bool(noises) or stops
+    groups = HeldOutGroups.of(posterior) if holds_out else None
     share_out = share_held_out(posterior)
     weight = 0.5 if noise_rows == "both" else 1.0
     averages = average_from is not None or costly
@@ -204,7 +206,7 @@ def descent(
         if rows is None:
             value, gradient = value_and_gradient(state.position, state.anchor_noise, batch)
         else:
-            apart = held_out_rows(rows.seed, batch, share_out, noises)
+            apart = held_out_rows(rows.seed, batch, share_out, noises, groups)
             apart = jax.tree.map(partial(jnp.logical_and, rows.now), apart)
             (_, value), gradient = of_either(state.position, state.anchor_noise, batch, apart)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
@@ -247,7 +249,7 @@ def descent(
         logdensity=posterior.logdensity,
         draws_from="average" if averages else "point",
         subsample=float(subsample),
-        raw_rows=bool(fgsm_epsilon),
+        raw_rows=bool(fgsm_epsilon) or groups is not None,
     )
     if finds_rate:
         error = _ROW_ERROR / math.sqrt(share_scored(posterior) * num_rows)

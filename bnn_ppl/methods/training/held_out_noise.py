@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.training.held_out_groups import HeldOutGroups, hashes_of_rows
 from bnn_ppl.methods.training.rate_trials import HELD_OUT_SHARE
 from bnn_ppl.model.likelihoods.noise_of_x import NOISE_AMPLITUDE
 from bnn_ppl.model.posterior import Posterior
@@ -114,12 +115,18 @@ def held_out_score(
     return jnp.sum(jnp.where(mask, rows, 0.0)) / jnp.sum(mask)
 
 
-def held_out_rows(seed: jax.Array, batch: Any, share: float, sites: set[str]) -> HeldOutRows:
+def held_out_rows(
+    seed: jax.Array,
+    batch: Any,
+    share: float,
+    sites: set[str],
+    groups: HeldOutGroups | None = None,
+) -> HeldOutRows:
     """Choose the rows that a chain holds out, for the noise of these sites."""
-    all_out = is_held_out(seed, batch, share)
+    all_out = is_held_out(seed, batch, share, groups)
     if NOISE_AMPLITUDE not in sites:
         return HeldOutRows(all_out)
-    of_shape = is_held_out(seed, batch, share / 2)
+    of_shape = is_held_out(seed, batch, share / 2, groups)
     return HeldOutRows(of_shape, all_out & ~of_shape)
 
 
@@ -133,12 +140,11 @@ def told_apart_by(batch: Any) -> Iterator[None]:
         _AS_GIVEN.reset(token)
 
 
-def is_held_out(seed: jax.Array, batch: Any, share: float = NOISE_SHARE) -> jax.Array:
-    """Choose a share of all rows by a hash of their content, the same in every batch; (rows,)."""
-    leaves = jax.tree.leaves((_AS_GIVEN.get() or batch)[:2])
-    columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
-    bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
-    # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.
-    factors = jax.random.bits(jax.random.key(seed), bits.shape[1:], jnp.uint32)
-    hashes = jnp.sum(bits * factors, axis=1)
-    return hashes < jnp.uint32(share * 2**32)
+def is_held_out(
+    seed: jax.Array, batch: Any, share: float = NOISE_SHARE, groups: HeldOutGroups | None = None
+) -> jax.Array:
+    """Choose a share of all rows or groups by a hash of their content, for all batches; (rows,)."""
+    rows = _AS_GIVEN.get() or batch
+    if groups is not None:
+        return groups.are_held_out(seed, rows, share)
+    return hashes_of_rows(seed, rows) < jnp.uint32(share * 2**32)

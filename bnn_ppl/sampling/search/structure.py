@@ -18,6 +18,7 @@ from bnn_ppl.data.splits import fold_of_rows
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
+from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
@@ -102,7 +103,7 @@ def parts_to_choose(names: list[str], x: Any, y: Any, weights: Any = None) -> li
 def choose_structure(
     key: jax.Array,
     model_with: Callable[[Structure], Callable],
-    data: tuple[Any, Any],
+    data: tuple[Any, ...],
     widths: Sequence[Any],
     noises: Sequence[Any],
     *,
@@ -125,7 +126,8 @@ def choose_structure(
     model_with
         ``structure -> model``, as :func:`bnn_ppl.condition` takes it.
     data
-        Training rows (x, y), in memory.
+        Training rows (x, y), in memory; and their groups, if there are some: those of a group stay
+        together.
     widths, noises
         What to try, in this order, such as `LADDER` and `NOISES`.
     folder
@@ -138,7 +140,7 @@ def choose_structure(
     """
     rows, parts = fingerprint(data), _parts(*data)
     ends = Structure(widths[0], noises[0]), Structure(widths[-1], noises[-1])
-    posteriors = [condition(model_with(each), parts[0]) for each in ends]
+    posteriors = [_conditioned(model_with(each), parts[0]) for each in ends]
     asked = rows, widths, noises, jax.random.key_data(key).tolist()
     kept = programs = None
     if folder is not None:
@@ -234,14 +236,14 @@ class _Climb:
 
     def _log_scores(self, structure: Structure) -> tuple[np.ndarray, float]:
         """Give the log predictive density of each held-out row, and the seconds of the fits."""
-        posterior = condition(self._model_with(structure), self._kept)
+        posterior = _conditioned(self._model_with(structure), self._kept)
         steps = self._num_steps
         name = f"{structure.name}-{steps}".replace(" ", "-")  # another length is another run
         place = self._search.folder(name)
         options: dict[str, Any] = {"folder": place, "num_warmup": steps}
         with self._search.told(structure.name):
             draws = self._search.run(self._key, posterior, descent(posterior), **options)
-        prediction = predict(posterior, draws, self._held_out)
+        prediction = predict(posterior, draws, self._held_out[:2])
         by_row = -nll_by_row(prediction, self._held_out[1], 1.0)
         return by_row, float(draws.attrs["sampling_time"])
 
@@ -286,9 +288,17 @@ def _gain(by_row: np.ndarray, before: np.ndarray) -> tuple[float, float]:
     return float(np.mean(difference)), float(np.std(difference, ddof=1) / math.sqrt(len(before)))
 
 
-def _parts(x: Any, y: Any) -> tuple[Any, Any]:
-    """Part the rows, or so many of them, into those to fit and those held out."""
+def _conditioned(model: Callable, rows: tuple[Any, ...]) -> Posterior:
+    x, y, groups = rows
+    return condition(model, (x, y), groups=groups)
+
+
+def _parts(x: Any, y: Any, groups: np.ndarray | None = None) -> tuple[Any, Any]:
+    """Part the rows (x, y, groups), or so many of them, into those to fit and those held out."""
     order = np.random.default_rng(0).permutation(len(y))[:_MOST_ROWS]
-    parts = fold_of_rows(len(order), _HELD_OUT, 0, None)
-    kept, held_out = (jax.tree.map(itemgetter(np.sort(order[part])), (x, y)) for part in parts)
+    among = None if groups is None else groups[order]
+    count = 1 if among is None else len(np.unique(among))
+    among, count = (None, _HELD_OUT) if count < 2 else (among, min(_HELD_OUT, count))
+    parts, rows = fold_of_rows(len(order), count, 0, None, among), (x, y, groups)
+    kept, held_out = (jax.tree.map(itemgetter(np.sort(order[part])), rows) for part in parts)
     return kept, held_out

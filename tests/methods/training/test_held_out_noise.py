@@ -12,6 +12,7 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.ensembles.descent import starting_descent
+from bnn_ppl.methods.training.held_out_groups import HeldOutGroups
 from bnn_ppl.methods.training.held_out_noise import (
     HeldOutRows,
     held_out_rows,
@@ -175,6 +176,46 @@ def test_a_row_is_held_out_in_every_batch_or_in_none():
     standard_error = (0.2 * 0.8 / 10_000) ** 0.5
     assert abs(whole.mean() - 0.2) < 4 * standard_error
     assert abs((whole & other).mean() - 0.2**2) < 4 * standard_error
+
+
+def test_rows_of_a_group_are_held_out_together_in_every_batch():
+    rng = np.random.default_rng(0)
+    x, y, names = rng.normal(size=(60, 2)), rng.normal(size=60), rng.choice(list("abcdefghij"), 60)
+    posterior = bnn.condition(linear, (x, y), groups=names)
+    groups, chosen = HeldOutGroups.of(posterior), set()
+    for seed in (0, 5, 2**31 + 7):
+        held_out = np.asarray(is_held_out(jnp.uint32(seed), posterior.data, 0.2, groups))
+        own = set(names[held_out])
+        assert len(own) == 2 and not own & set(names[~held_out])
+        some = rng.permutation(60)[:20]
+        np.testing.assert_array_equal(
+            is_held_out(seed, (x[some], y[some]), 0.2, groups), held_out[some]
+        )
+        chosen |= own
+    assert len(chosen) > 2
+    few = posterior.rows.take(np.flatnonzero(names < "c"))
+    assert 0 < is_held_out(0, few.data, 0.2, HeldOutGroups.of(few)).sum() < few.num_rows
+    assert HeldOutGroups.of(posterior.rows.take(np.flatnonzero(names == "a"))) is None
+    with pytest.raises(ValueError, match="got groups of 3 rows for 60 rows, expected one each"):
+        bnn.condition(linear, (x, y), groups=[0, 1, 2])
+
+
+def test_descent_holds_out_the_groups_of_its_posterior(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(12, 2)), rng.normal(size=12)
+    posterior = bnn.condition(linear, rows, groups=np.repeat([0, 1, 2], 4))
+    seen, as_made = [], HeldOutGroups.are_held_out
+
+    def are_held_out(groups, *given):
+        seen.append(groups.count)
+        return as_made(groups, *given)
+
+    monkeypatch.setattr(HeldOutGroups, "are_held_out", are_held_out)
+    method, key = bnn.descent(posterior), jax.random.key(0)
+    position = {"w": jnp.zeros(2), "noise": jnp.zeros(())}
+    state = jax.eval_shape(method.init, key, position, posterior.data)
+    jax.eval_shape(method.step, key, state, posterior.data)
+    assert set(seen) == {3} and method.batching.raw_rows
 
 
 def test_which_rows_the_noise_is_found_from_is_recorded_where_it_is_not_the_mode():
