@@ -12,7 +12,7 @@ import bnn_ppl as bnn
 from bnn_ppl import data
 from bnn_ppl.cli.problem.build import conditioned, model_of, noise_floor, refuse_unused
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
+from bnn_ppl.cli.problem.rows import groups_in_words, load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.standardise import in_own_units
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
@@ -167,6 +167,19 @@ def test_training_is_told_the_groups_of_its_rows(tmp_path):
     _, posterior = conditioned(Problem.of(data=saved(tmp_path), hidden=(2,), **given))
     assert len(posterior.rows.groups) == posterior.num_rows
     assert 1 < len(np.unique(posterior.rows.groups)) < TABLE["who"].nunique()
+
+
+def test_columns_that_name_the_group_are_told_where_intervals_are_too_narrow(tmp_path):
+    table = TABLE.assign(height=TABLE["who"] + 100.0)
+    problem = Problem.of(data=saved(tmp_path, table), target="price", group="who", drop=("when",))
+    loaded = load_data(problem)
+    found = pd.DataFrame({"by": ["", "size"], "finding": ["too narrow", ""]})
+    count = len(loaded.encoding.groups)
+    assert groups_in_words(problem, loaded, found) == (
+        f"rows of one who err together, and there are {count} to learn from: --drop what matters "
+        "little of height, which name it\n"
+    )
+    assert groups_in_words(problem, loaded, found.assign(finding="")) == ""
 
 
 def test_a_split_by_time_tests_and_holds_out_the_last_rows(tmp_path):

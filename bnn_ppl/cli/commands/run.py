@@ -28,7 +28,7 @@ from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, sett
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood, noises_to_compare
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
+from bnn_ppl.cli.problem.rows import groups_in_words, rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
@@ -199,6 +199,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         print(f"{draws.attrs['verdict']}\n")
     check = calibration_of(prediction, test, run.data)
     other = noises_to_compare(run.problem, run.data, check.table, draws.attrs, run.choice)
+    other += groups_in_words(run.problem, run.data, check.table)
     print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n{other}")
     figure = bnn.plots.report(
         draws,

@@ -92,6 +92,24 @@ def training_groups(problem: "Problem", data: Any) -> np.ndarray | None:
     return np.asarray(training_rows(problem, numbered)[0].y)
 
 
+def groups_in_words(problem: "Problem", data: Any, table: Any) -> str:
+    """Say what to do where intervals of new groups are too narrow; "" where they are not.
+
+    `table` is that of the calibration check.
+    """
+    groups = training_groups(problem, data)
+    narrow = (table.by == "") & table.finding.isin(["too narrow", "overconfident"])
+    if groups is None or not narrow.any():
+        return ""
+    kind, count = problem.columns.group, len(np.unique(groups))
+    x = np.asarray(training_rows(problem, data)[0].x)
+    first = x[np.unique(groups, return_index=True)[1]]  # of each group, in their order
+    is_same = (x == first[np.unique(groups, return_inverse=True)[1]]).all(0)
+    names = [name for name, same in zip(data.encoding.names_of_x, is_same, strict=False) if same]
+    do = f": --drop what matters little of {', '.join(names)}, which name it" if names else ""
+    return f"rows of one {kind} err together, and there are {count} to learn from{do}\n"
+
+
 def num_training(data: Any) -> int:
     """Count the training rows, those held out among them."""
     return len(data.train.y) if data.stream is None else data.stream.num_rows

@@ -24,13 +24,13 @@ class HeldOutGroups(NamedTuple):
         Of all training rows, in ascending order (rows,).
     numbers
         Their groups, as numbers from 0 up, in random order (rows,).
-    count
-        How many groups there are.
+    num_groups
+        How many there are.
     """
 
     hashes: np.ndarray
     numbers: np.ndarray
-    count: int
+    num_groups: int
 
     @classmethod
     def of(cls, posterior: Posterior) -> "HeldOutGroups | None":
@@ -50,9 +50,9 @@ class HeldOutGroups(NamedTuple):
         """Choose the rows (rows,) of a share of the groups, at least one, and not all."""
         found = jnp.searchsorted(self.hashes, hashes_of_rows(_SEED, rows))
         numbers = jnp.asarray(self.numbers)[jnp.minimum(found, len(self.hashes) - 1)]
-        first = jnp.asarray(seed, jnp.uint32) % self.count
-        most = min(max(round(share * self.count), 1), self.count - 1)
-        return (numbers + first) % self.count < most
+        first = jnp.asarray(seed, jnp.uint32) % self.num_groups
+        most = min(max(round(share * self.num_groups), 1), self.num_groups - 1)
+        return (numbers + first) % self.num_groups < most
 
 
 def hashes_of_rows(seed: Any, rows: Any) -> jax.Array:

@@ -84,7 +84,9 @@ def scale_or_usual(
     limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
         search = Search.of(run, WANTED, **limits)
-        cache = SearchCache.of([at_usual, posterior_at(2 * usual)], WANTED, usual)
+        groups = at_usual.rows.groups
+        asked = (usual,) if groups is None else (usual, groups.tolist())
+        cache = SearchCache.of([at_usual, posterior_at(2 * usual)], WANTED, *asked)
         scale = cache.read()
         if scale is None:
             scale = search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))

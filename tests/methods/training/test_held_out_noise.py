@@ -207,7 +207,7 @@ def test_descent_holds_out_the_groups_of_its_posterior(monkeypatch):
     seen, as_made = [], HeldOutGroups.are_held_out
 
     def are_held_out(groups, *given):
-        seen.append(groups.count)
+        seen.append(groups.num_groups)
         return as_made(groups, *given)
 
     monkeypatch.setattr(HeldOutGroups, "are_held_out", are_held_out)
