@@ -51,6 +51,8 @@ def like(posterior: Any, known: Any, *, other_rows: bool = False) -> Any:
     own, other = recipe_of(posterior), recipe_of(known)
     if own is None or other is None or own.of is None or other.of is None or posterior.sites.points:
         return posterior
+    if other_rows and posterior.rows.groups is not None:  # programs know them by their rows
+        return posterior
     try:
         (model, rows, rest), (known_model, known_rows, known_rest) = own.of, other.of
         alike = _alike(model, known_model) and _same(rest, known_rest)

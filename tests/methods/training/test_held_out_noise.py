@@ -20,6 +20,7 @@ from bnn_ppl.methods.training.held_out_noise import (
     noise_sites,
     with_noise_held_out,
 )
+from bnn_ppl.model.recipe import like
 
 NOISE = 0.3
 
@@ -216,6 +217,16 @@ def test_descent_holds_out_the_groups_of_its_posterior(monkeypatch):
     state = jax.eval_shape(method.init, key, position, posterior.data)
     jax.eval_shape(method.step, key, state, posterior.data)
     assert set(seen) == {3} and method.batching.raw_rows
+
+
+def test_programs_that_know_groups_are_not_those_of_other_rows():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=12)
+    model = bnn.models.regressor(partial(bnn.nets.MLP, 2, (), 1), bnn.priors.normal(1.0), 0.5)
+    for groups in (None, np.repeat([0, 1, 2], 4)):
+        known, other = (bnn.condition(model, (x, each), groups=groups) for each in (y, -y))
+        is_alike = like(other, known, other_rows=True) is not other
+        assert is_alike == (groups is None)
 
 
 def test_which_rows_the_noise_is_found_from_is_recorded_where_it_is_not_the_mode():
