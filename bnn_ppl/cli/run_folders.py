@@ -276,7 +276,8 @@ def check_parent(option: str, path: Path | None) -> None:
 
 def check_writable(option: str, path: Path) -> Path:
     """Give a path back; refuse one where nothing can be written, before anything is computed."""
-    if path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+    place = path if path.exists() else path.parent
+    if place.exists() and not os.access(place, os.W_OK):
         raise PermissionError(
             f"got no permission to write {path}, expected some: name another place by {option}"
         )

@@ -221,7 +221,12 @@ def _checked_groups(groups: Any, stream: Stream | None, num_rows: int) -> np.nda
     """Give the groups as numbers from 0 up (rows,)."""
     if stream is not None:
         raise ValueError("got groups for rows of a stream, expected rows in memory: leave them out")
-    numbers = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+    names = np.asarray(groups).ravel().tolist()
+    if any(name is None or name != name for name in names):
+        raise ValueError(
+            "got groups of which some are missing, expected one for each row: fill them"
+        )
+    numbers = np.unique(list(map(str, names)), return_inverse=True)[1]
     if len(numbers) != num_rows:
         raise ValueError(
             f"got groups of {len(numbers)} rows for {num_rows} rows, expected one each"

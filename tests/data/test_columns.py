@@ -170,14 +170,15 @@ def test_training_is_told_the_groups_of_its_rows(tmp_path):
 
 
 def test_columns_that_name_the_group_are_told_where_intervals_are_too_narrow(tmp_path):
-    table = TABLE.assign(height=TABLE["who"] + 100.0)
+    table = TABLE.assign(height=TABLE["who"] + 100.0, site=TABLE["who"].map("site {}".format))
+    table["one"] = 1.0
     problem = Problem.of(data=saved(tmp_path, table), target="price", group="who", drop=("when",))
     loaded = load_data(problem)
     found = pd.DataFrame({"by": ["", "size"], "finding": ["too narrow", ""]})
     count = len(loaded.encoding.groups)
     assert groups_in_words(problem, loaded, found) == (
         f"rows of one who err together, and there are {count} to learn from: --drop what matters "
-        "little of height, which name it\n"
+        "little of height, site, which name it\n"
     )
     assert groups_in_words(problem, loaded, found.assign(finding="")) == ""
 
@@ -267,6 +268,8 @@ def test_negative_numbers_of_accounts_are_read_and_cells_that_are_none_are_named
 def test_prices_without_pence_and_codes_in_parentheses_are_no_negative_numbers(tmp_path):
     table = pd.DataFrame({"fee": [f"{k}.-" for k in range(60)], "price": TABLE["price"]})
     table["code"] = [f"({k % 4})" for k in range(60)]
+    as_y = data.load(saved(tmp_path, table[["price", "code"]]))
+    assert as_y.class_names == ("(0)", "(1)", "(2)", "(3)")
     found = data.load(saved(tmp_path, table[["fee", "code", "price"]])).encoding
     assert [(column.name, column.kind) for column in found.inputs] == [("code", "category")]
 
@@ -276,6 +279,9 @@ def test_per_cent_signs_in_some_cells_alone_are_named(tmp_path):
     table = pd.DataFrame({"share": shares, "price": TABLE["price"]})
     told = in_words(data.load(saved(tmp_path, table)).encoding)
     assert "share has '97.3%' beside '0.974', both read without the %" in told
+    table["share"] = ["(5%)", "26.5"] * 30
+    told = in_words(data.load(saved(tmp_path, table)).encoding)
+    assert "share has '(5%)' beside '26.5', both read without the %" in told
 
 
 def test_a_category_with_many_values_is_taken_where_it_is_named(tmp_path):

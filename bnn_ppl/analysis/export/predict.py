@@ -16,6 +16,8 @@ import io
 import json
 import re
 import sys
+import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -78,7 +80,8 @@ def _category(column: Mapping[str, Any], cell: str) -> float:
     names = column["categories"]
     if cell in names:
         return float(names.index(cell))
-    same = [place for place, name in enumerate(names) if _float(name) == _float(cell)]
+    number = _float(cell)
+    same = [k for k, name in enumerate(names) if number == number and _float(name) == number]
     if len(same) == 1:  # 2.0 is 2
         return float(same[0])
     found = float(len(names)) if column.get("other") else np.nan
@@ -282,7 +285,7 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
     if path.suffix in (".npy", ".npz"):
         try:
             return np.load(path) if path.suffix == ".npy" else np.load(path)["x"]
-        except (LookupError, ValueError, EOFError, BadZipFile):
+        except (LookupError, ValueError, EOFError, BadZipFile, zlib.error):
             raise ValueError(f"got {path.name}, expected a whole file with an array x") from None
     if str(path) != "-" and path.suffix not in (".csv", ".tsv", ".txt"):
         raise ValueError(f"got {path.name}, expected a .csv, .tsv, .txt, .npz or .npy file")
@@ -306,8 +309,8 @@ def _read(path: Path, names: Sequence[str] = ()) -> Any:
             raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
     if separator == ";":  # with decimal commas
         rows[1:] = [[c.replace(",", ".") if _is_number(c) else c for c in row] for row in rows[1:]]
-    twice = {name for name in rows[0] if rows[0].count(name) > 1 and (name in names or not names)}
-    if twice:
+    counts = Counter(name for name in rows[0] if name and (name in names or not names))
+    if twice := [name for name, count in counts.items() if count > 1]:
         raise ValueError(f"got several columns {', '.join(twice)}, expected a name for each")
     cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
     return {name: list(own) for name, own in zip(rows[0], cells, strict=True)}

@@ -18,7 +18,7 @@ Array = np.ndarray
 
 # Scores of held-out rows are averaged in so many parts of training. The best part is chosen among
 # fewer, where a part would score fewer rows: the best of several noisy averages is too good.
-_MOST_PARTS, _LEAST_ROWS = 20, 1_000
+_LEAST_PARTS, _MOST_PARTS, _LEAST_ROWS = 4, 20, 1_000
 
 
 class LeaveOneOut(NamedTuple):
@@ -119,14 +119,14 @@ def _own_rows(posterior: Posterior, draws: Any, stats: Any) -> HeldOut | None:
         known = np.flatnonzero(np.isfinite(scores))
         if not len(known):
             return None
-        most = min(_MOST_PARTS, len(known))
-        num_parts = max(1, min(most, int(len(known) * rows_a_score / _LEAST_ROWS)))
-        parts = np.array_split(known, num_parts)
+        num_parts = np.clip(len(known) * rows_a_score // _LEAST_ROWS, _LEAST_PARTS, _MOST_PARTS)
+        parts = np.array_split(known, min(int(num_parts), len(known)))
         by_part = [-scores[part].mean(dtype=float) for part in parts]
         best = int(np.argmin(by_part))
         last = by_part[best]
         if trains[known[-1] + 1 :].any():
-            last = -scores[np.array_split(known, most)[-1]].mean(dtype=float)
+            ends = np.array_split(known, min(_MOST_PARTS, len(known)))
+            last = -scores[ends[-1]].mean(dtype=float)
         of_chains.append((last, by_part[best], stats["step"].values[parts[best][-1]] + 1))
     last_nll, best_nll, step = (float(value) for value in np.mean(of_chains, 0))
     num_rows = min(num_held_out * len(of_chains), posterior.num_rows)

@@ -18,7 +18,15 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.leave_one_out import LeavingOut, compare_by_loo
 from bnn_ppl.cli.problem.rows import Scored
-from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, name_of, reopen, reopen_all
+from bnn_ppl.cli.run_folders import (
+    Opened,
+    check_figure,
+    check_names,
+    check_writable,
+    name_of,
+    reopen,
+    reopen_all,
+)
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
 from bnn_ppl.data.tables.finding import columns_table
 from bnn_ppl.data.tables.published import OWN_REFERENCES, HMCChains, OwnReference
@@ -180,6 +188,7 @@ def compare(
         Folder with the data set, if it has moved since the runs.
     """
     check_figure(figure)
+    check_writable("--figure", figure)
     on, calibrate, standard_errors, latex = scoring
     if by == "loo" or leaving_out.k_fold is not None:
         others = (reference, on, calibrate or None, standard_errors or None, latex or None)

@@ -13,6 +13,7 @@ from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.streams.streamed_folder import streamed_folder
 from bnn_ppl.data.tables.finding import names_are_numbers
+from bnn_ppl.data.tables.kinds.kinds import names_of_x
 from bnn_ppl.data.tables.reading import arrays_in, read_npz, streamed_files
 from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.studies.label_noise import with_label_noise
@@ -105,7 +106,11 @@ def groups_in_words(problem: "Problem", data: Any, table: Any) -> str:
     x = np.asarray(training_rows(problem, data)[0].x)
     first = x[np.unique(groups, return_index=True)[1]]  # of each group, in their order
     is_same = (x == first[np.unique(groups, return_inverse=True)[1]]).all(0)
-    names = [name for name, same in zip(data.encoding.names_of_x, is_same, strict=False) if same]
+    varies = (x != x[0]).any(0)
+    names, place = [], 0
+    for column in data.encoding.inputs:
+        own = slice(place, place := place + len(names_of_x(column)))
+        names += [column.name] if is_same[own].all() and varies[own].any() else []
     do = f": --drop what matters little of {', '.join(names)}, which name it" if names else ""
     return f"rows of one {kind} err together, and there are {count} to learn from{do}\n"
 

@@ -99,12 +99,13 @@ def target_of(
     name, present = str(cells.name), cells[~lacks_y(cells)].unique().tolist()
     form, share = form_of(present, hint)
     enough = 0.0 if classes is False or len(present) > _MOST_CLASSES else 0.5
-    numbers = share > 0 and share >= enough
+    codes = classes is not False and all(cell.startswith("(") for cell in present)
+    numbers = share > 0 and share >= enough and not codes
     if not present or (numbers and not categorical):
         return Column(name, "number", form=form)
     if boolean.form_of(present) == boolean.TRUE_AND_FALSE:
         return Column(name, "boolean", form=boolean.TRUE_AND_FALSE)
-    names = tuple(sorted(present, key=_numbers_first))
+    names = tuple(sorted(present, key=None if codes else _numbers_first))
     got = f"{len(names)} different texts, as {present[0]!r}, in the column {name!r} of y"
     expected = f"numbers, or at most {_MOST_CLASSES} classes"
     require(source, len(names) <= _MOST_CLASSES, got, expected, "choose another column as target")

@@ -244,7 +244,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         bnn.export(posterior, draws, tmp_path / "a", num_draws=0)
     with pytest.raises(TypeError, match="expected the folder to write"):
         bnn.export(str(tmp_path))
-    program = SimpleNamespace(is_of_classes=True)
+    program = SimpleNamespace(kind=SimpleNamespace(is_of_classes=True))
     two = bnn.condition(classes_by_a_slope, (np.ones((3, 1), "f"), np.array([0, 1, 1])))
     with pytest.raises(ValueError, match="got 3 labels of a model of 2 classes"):
         preparation(two, program, None, ("a", "b", "c"))

@@ -115,8 +115,9 @@ def _remark(cells: "pandas.Series", values: np.ndarray, kind: KindName) -> str:
         return f"has unreadable cells, such as {shorten(wrong.iloc[0], 40)!r}"
     if kind != "number" or "%" not in "".join(cells):
         return ""
-    per_cent, read = cells.str.endswith("%").to_numpy(), np.isfinite(values)
-    if not (read & ~per_cent).any():
+    read = np.isfinite(values)
+    per_cent = cells.str.contains("%", regex=False).to_numpy() & read
+    if not per_cent.any() or not (read & ~per_cent).any():
         return ""
     bare = cells[read & ~per_cent].iloc[0]
     return f"has {cells[per_cent].iloc[0]!r} beside {bare!r}, both read without the %"

@@ -19,7 +19,7 @@ _LOOK = 50  # at so many cells, before all are looked at
 _NEGATIVE = re.compile(
     r"\((?P<inner>[^()+-]+)\)|(?P<before>\d[^+-]*[.,][^+-]*\d)-"
 )  # (1.23), and 1.23- of SAP
-_AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
+_AROUND = re.compile(r"^([€$£¥]|EUR|USD|GBP|CHF)\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
 # 0.125 is no number of thousands.
 _PATTERN = r"[+-]?(\d+|[1-9]\d{{0,2}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
 _WRITTEN = {
