@@ -157,8 +157,6 @@ def condition(
     model = prepared(model, *data)
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data, targets)
-    if observed.is_real and stream is None and data[1].dtype.kind != "f":  # whole by chance alone
-        data = data[0], data[1].astype(float)
     if not observed.is_factor:
         warn_of_need_of_y(model, data[0])
     if stream is not None:

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from flax import linen, nnx
@@ -187,11 +188,38 @@ def _parts(net: Any) -> Parts:
     if known is not None:
         graph, shapes, rest = known.shapes
         return graph, shapes if key is None else known.weights(key), rest
-    # All but the weights is of one key: random features are those of all traces and chains.
-    graph, weights, rest = _split(_build(net, jax.random.key(0)), ready=False)
+    module = _build(net, jax.random.key(0))
+    graph, weights, rest = _split(module, ready=False)
+    if _keeps_arrays(module):
+        graph, rest = _constants(net, jax.config.values["jax_enable_x64"])
     if key is not None:
         _, weights, _ = _split(_build(net, key), ready=False)
     return graph, weights, rest
+
+
+def _keeps_arrays(module: nnx.Module) -> bool:
+    """Whether a network has arrays that are no variables, such as random features."""
+    layers = (layer for _, layer in nnx.iter_modules(module))
+    return any(
+        isinstance(v, jax.Array | np.ndarray) for layer in layers for v in vars(layer).values()
+    )
+
+
+@lru_cache(maxsize=64)
+def _constants(net: Any, double: bool) -> tuple[nnx.GraphDef, nnx.State]:
+    """Give all but the weights, computed once: the same in all traces, and not at each step."""
+    with jax.ensure_compile_time_eval():
+        (graph, _, rest), (_, _, again) = (
+            _split(_build(net, jax.random.key(0)), ready=False) for _ in range(2)
+        )
+        pairs = zip(jax.tree.leaves(rest), jax.tree.leaves(again), strict=True)
+        same = all(bool((a == b).all()) for a, b in pairs)
+    if not same:
+        raise ValueError(
+            "got a factory whose networks have other arrays each time, expected the same for the "
+            "same rngs: draw them from rngs (jax.random), not by NumPy, or pass one network"
+        )
+    return graph, rest
 
 
 def _initial_key() -> jax.Array | None:

@@ -60,7 +60,6 @@ class Observed(NamedTuple):
 
     name: str
     num_classes: int | None  # where it has some
-    is_real: bool  # whether y, its value, has a distribution of real numbers
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
     factors: tuple[str, ...]  # that are part of the prior, and its scaled or masked sites
     is_whole: bool  # whether one of these is of the data
@@ -165,15 +164,14 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 "the latent sites; put the site in numpyro.plate('data', len(x))"
             )
     name, _, likelihood = found[0]
-    of_one = likelihood if targets is None else None
+    is_of_one = targets is None and likelihood is not None
     places = [part for part, own in enumerate(shapes) for _ in own]
     of_params, of_prior = ([place == part for place in places] for part in range(2))
     _refuse_drawn_noise(model, states, x, y)
     *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
-        None if of_one is None else _num_classes(of_one),
-        of_one is not None and not of_one.support.is_discrete,
+        _num_classes(likelihood) if is_of_one else None,
         is_of_y,
         tuple(names),
         any(used_inputs(jaxpr, of_prior)),
@@ -190,9 +188,13 @@ def observed_value(name: str, model: Callable, x: Any, y: Any) -> Array:
 def _is_of_y(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray, of_several: bool) -> bool:
     """Whether values are those of y; a part of an array y, such as a column, will do too."""
     if value.shape != y.shape:
-        return not of_several
+        if value.size != y.size or of_several:
+            return not of_several
+        is_shown, y = is_shown.ravel(), y.ravel()
+        value = value.ravel()
     known = is_shown & ~np.isnan(y)
-    return np.allclose(value[known], y[known], rtol=1e-5, atol=0.0)
+    span = np.ptp(y[known]) if known.any() else 0.0  # ends may be clipped
+    return np.allclose(value[known], y[known], rtol=1e-5, atol=1e-5 * float(span))
 
 
 def _seen(
@@ -221,7 +223,8 @@ def _seen(
     of_key = jax.jit(values_and_masks)
     found, other = (jax.tree.map(np.asarray, of_key(jax.random.key(i), x, y)) for i in range(2))
     for name in names:
-        if not np.array_equal(found[name][0], other[name][0], equal_nan=True):  # of latent sites
+        value, is_shown = found[name]  # what a mask hides may be of latent sites
+        if not np.array_equal(value[is_shown], other[name][0][is_shown], equal_nan=True):
             refuse_function(name)
     return found
 
@@ -288,7 +291,7 @@ def warn_of_need_of_y(model: Callable, x: Any) -> None:
         jax.eval_shape(without_y, x)
     except NotImplementedError:  # a distribution without draws
         return
-    except (AttributeError, TypeError) as error:
+    except Exception as error:  # whatever a program raises that has just run with y
         warn(
             f"got a model that fails without y ({error}), expected one that is called with y=None "
             "to predict: size plates by x, as in numpyro.plate('data', len(x)), and give obs=None "

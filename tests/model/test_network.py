@@ -110,6 +110,16 @@ def test_random_features_are_the_same_in_all_traces():
             np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_arrays_that_a_factory_draws_by_numpy_are_refused():
+    class Drawn(RandomFeatures):
+        def __init__(self, *, rngs):
+            super().__init__(rngs=rngs)
+            self.other = nnx.data(np.random.default_rng().normal(size=3))
+
+    with pytest.raises(ValueError, match="have other arrays each time, .* draw them from rngs"):
+        trace(Drawn)
+
+
 def test_a_density_initialises_no_weights_of_our_networks():
     def own(*, rngs):
         return MLP(rngs=rngs)

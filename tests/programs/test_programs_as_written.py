@@ -1,5 +1,7 @@
 """Programs as tutorials write them have NumPyro's density here, and predict rows of any number."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,6 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer import log_likelihood
 from numpyro.infer.reparam import ProjectedNormalReparam
 from numpyro.infer.util import potential_energy
-from scipy.stats import norm
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.verdict.training_rows import predict_training_rows
@@ -409,6 +410,40 @@ def test_values_that_are_hidden_may_be_others_than_those_of_y():
     assert posterior.density.observed is None
 
 
+@pytest.mark.parametrize("observe", [lambda y: jnp.asarray(y), lambda y: y.astype(jnp.float32)])
+def test_a_program_that_needs_y_for_its_value_alone_is_warned_of(observe):
+    def model(x, y=None):
+        mean = x @ weights()
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(mean, 0.3), obs=observe(y))
+
+    with pytest.warns(UserWarning, match="got a model that fails without y"):
+        assert bnn.condition(model, (X, Y)).density.observed is None
+
+
+def test_a_logarithm_of_a_column_is_a_function_of_y_too_and_clipped_ends_are_not():
+    def model(observe, x, y=None):
+        mean = x @ weights()
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(mean, 0.3), obs=None if y is None else observe(y))
+
+    positive = np.exp(Y)[:, None]
+    with pytest.raises(ValueError, match="observes a function of y"):
+        bnn.condition(partial(model, lambda y: jnp.log(y.squeeze(-1))), (X, positive))
+    bnn.condition(partial(model, lambda y: y.squeeze(-1)), (X, positive))
+    bnn.condition(partial(model, lambda y: jnp.clip(y, 1e-6, 1e9)), (X, np.maximum(Y, 0)))
+
+
+def test_values_that_a_mask_hides_may_be_those_of_latent_sites():
+    def model(x, y=None):
+        mean, known = x @ weights(), True if y is None else ~jnp.isnan(y)
+        value = None if y is None else jnp.where(known, y, mean)
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(mean, 0.3).mask(known), obs=value)
+
+    bnn.condition(model, (X, np.where(np.arange(20) % 5, Y, np.nan)))
+
+
 def test_a_program_that_fails_without_y_is_warned_of():
     def model(x, y=None):
         with plate("rows", y.shape[0]):
@@ -431,10 +466,3 @@ def test_angles_have_the_moments_of_numbers():
     np.testing.assert_allclose(found["variance"], 0.764, rtol=0.06)  # and not 1 - I_1(2) / I_0(2)
     np.testing.assert_allclose(found["mean"], 0.0, atol=0.03)
     assert predict_training_rows(posterior, draws).sd is None
-
-
-def test_real_numbers_that_are_whole_in_training_need_not_be_so_later():
-    posterior = bnn.condition(linear, (X, np.rint(3 * Y).astype(int)))
-    draws = bnn.from_numpyro(posterior, {"w": np.ones((2, 2)), "noise": np.ones(2)})
-    found = bnn.predict(posterior, draws, (X, Y + 0.25)).log_prob
-    np.testing.assert_allclose(found, norm.logpdf(Y + 0.25, X.sum(1)), rtol=1e-4)

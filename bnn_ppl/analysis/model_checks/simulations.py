@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.model_checks.quantities import log_likelihood, quantities
@@ -169,6 +170,9 @@ def check_simulations(
     end, began = deadline(max_minutes), time.monotonic()
     kept = _Kept.of(folder, key, given)
     draw = jax.jit(lambda key: _simulated(made_by, key))
+    if _is_real(jax.eval_shape(draw, key)[1]) and not _is_real(given.rows.examples[1]):
+        data = data[0], np.asarray(data[1], float)  # whole only by chance
+        given = _at_usual_scale(condition(data))
     with answered(lambda: None) as pressed, reporting(progress, num_simulations) as report:
         for number in range(len(kept.rows), num_simulations):
             if pressed() or time.monotonic() >= end:
@@ -195,6 +199,10 @@ def _at_usual_scale(posterior: Posterior) -> Posterior:
     """Hold a prior scale that is left open: found from each y, it would be another model's."""
     opened = posterior.open_scale
     return posterior if opened is None else opened.hold(opened.usual)
+
+
+def _is_real(y: Any) -> bool:
+    return bool(jnp.issubdtype(y.dtype, jnp.floating))
 
 
 def _check(posterior: Posterior) -> None:

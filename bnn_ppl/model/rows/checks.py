@@ -123,7 +123,8 @@ def rows_to_predict(
         raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
     if y.dtype.kind != seen.dtype.kind:
         raise ValueError(
-            f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
+            f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype, or "
+            "condition on y.astype(float) where y is only whole by chance"
         )
     if not posterior.density.is_of_y:  # which may mask them
         _warn_of_nonfinite("y", y, first, "their log_prob is not finite")

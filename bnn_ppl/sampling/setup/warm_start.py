@@ -171,8 +171,8 @@ def initial_setup(
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     length = RunLength(len(setup.chains), num_warmup, 1, 0, minibatches)
-    # Features serve any method; rows without, of one that has no use for them, serve its like.
-    shared = start.batching.raw_rows or isinstance(setup.data[0], Features)
+    # Features serve methods that take them; rows without serve those that need rows as they are.
+    shared = start.batching.raw_rows != isinstance(setup.data[0], Features)
     shared = shared and not isinstance(setup.data, StreamedRows)
     rows = setup.data if shared else None
     own = prepare(key, posterior, start, length, RunSpec(mesh=setup.mesh), rows, progress)
