@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,11 +80,13 @@ def cell(value: Any) -> str:
     return "" if value is None or is_nan else in_words(value, 4)
 
 
-def write_table(table: Any, drawn: Any, path: Path, figure: Path | None = None) -> None:
-    """Write a table and its figure, by default beside it."""
+def write_table(
+    table: Any, draw: Callable[[], Any], path: Path, figure: Path | None = None
+) -> None:
+    """Write a table, and then draw its figure, by default beside it."""
     figure = figure or path.with_suffix(".png")
     table.to_csv(path, index=False)
-    drawn.savefig(figure, dpi=150)
+    draw().savefig(figure, dpi=150)
     print(f"table in {path}, figure in {figure}")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from bnn_ppl.data.tables.encoding import Encoding, encoded, fills_in_words, weights_in
-from bnn_ppl.data.tables.finding import inputs_learnt, kinds_of, role_of
+from bnn_ppl.data.tables.finding import filled_cells, inputs_learnt, kinds_of, role_of
 from bnn_ppl.data.tables.kinds.column import Column, as_text, listed
 from bnn_ppl.data.tables.kinds.number import UNKNOWN
 from bnn_ppl.data.tables.reading import require
@@ -106,9 +106,9 @@ def _left_out_or_filled(encoding: Encoding) -> str:
     filled = [column.name for column in encoding.inputs if column.marked]
     told = ["without " + ", ".join(left_out)] * bool(left_out)
     told += [f"{column.name} {column.remark}" for column in encoding.inputs if column.remark]
-    told += [f"empty cells of {listed(filled)} filled, and marked in columns beside them"] * bool(
-        filled
-    )
+    if filled:
+        cells = f"{filled_cells(encoding)} of {listed(filled)}"
+        told.append(f"{cells} filled, and marked in columns beside them")
     return "; ".join(told)
 
 

@@ -148,6 +148,7 @@ def settings_without_prior(
         "precision": jnp.zeros(()).dtype.name,
         "data": fingerprint(posterior.data),
         **recorded_classes(posterior),
+        **({} if posterior.rows.groups is None else {"groups": fingerprint(posterior.rows.groups)}),
     }
 
 

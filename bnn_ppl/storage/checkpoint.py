@@ -248,6 +248,7 @@ def _read_leaves(
 # Settings whose value tells a user nothing, and what to say in its place.
 _IN_WORDS = {
     "data": "other training rows",
+    "groups": "other groups of the rows",
     "points": "other values of the points",
     "optimizer_program": "other steps of the optimizer given",
     "keep_program": "other values of the function given as keep",

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 import xarray
 from interrupts import press_ctrl_c
@@ -34,7 +35,7 @@ from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.signatures import first_paragraph, flowing
-from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
+from bnn_ppl.cli.tables import duration, found_in_warmup, table_text, write_table
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime import files
 from bnn_ppl.sampling.planning.plan import Plan
@@ -1206,3 +1207,12 @@ cli.main(["summary", "folder"])
     assert process.stderr.read() == ""
     assert process.wait(timeout=100) == 1
     process.stderr.close()
+
+
+def test_a_table_is_written_where_its_figure_fails(tmp_path):
+    def draw():
+        raise RuntimeError("no figure")
+
+    with pytest.raises(RuntimeError, match="no figure"):
+        write_table(pd.DataFrame({"a": [1.5]}), draw, tmp_path / "found.csv")
+    assert pd.read_csv(tmp_path / "found.csv")["a"].tolist() == [1.5]

@@ -279,6 +279,8 @@ def test_per_cent_signs_in_some_cells_alone_are_named(tmp_path):
     table = pd.DataFrame({"share": shares, "price": TABLE["price"]})
     told = in_words(data.load(saved(tmp_path, table)).encoding)
     assert "share has '97.3%' beside '0.974', both read without the %" in told
+    told = in_words(data.load(saved(tmp_path, table), target="share").encoding)
+    assert "share has '97.3%' beside '0.974', both read without the %" in told
     table["share"] = ["(5%)", "26.5"] * 30
     told = in_words(data.load(saved(tmp_path, table)).encoding)
     assert "share has '(5%)' beside '26.5', both read without the %" in told

@@ -222,6 +222,8 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
         sample(bnn.condition(noisier, (x, y)), tmp_path)
     with pytest.raises(OtherRunError, match="got other training rows"):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
+    with pytest.raises(OtherRunError, match="got other groups of the rows"):
+        sample(bnn.condition(line, (x, y), groups=np.arange(len(x)) % 3), tmp_path)
 
 
 @pytest.mark.thorough

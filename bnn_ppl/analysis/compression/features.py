@@ -67,7 +67,8 @@ def _of_numbers(posterior: Posterior, sites: Any, weights: np.ndarray, x: Any) -
     means, variances = (np.asarray(a, float).reshape(len(share), -1) for a in _moments(each))
     average, spread = _mixed(means, variances, share)
     finite = np.isfinite(spread).reshape(len(jax.tree.leaves(x)[0]), -1)
-    refuse_unpredicted(~finite.all(1), "predictive variances")
+    do = "leave out rows with missing values; of a law without a variance thin the draws instead"
+    refuse_unpredicted(~finite.all(1), "predictive variances", do)
     sd = np.sqrt(spread)
     parts = [(means - average) / sd, (variances + (means - average) ** 2) / spread]
     quantiles = None

@@ -220,11 +220,12 @@ def positive_scale(scale: ArrayLike, outputs: tuple[int, ...] = ()) -> Array:
     return np.broadcast_to(array, outputs)
 
 
-def refuse_unpredicted(rows: Array, what: str = "predictions") -> None:
-    """Refuse what is not a number for some rows, those of which `rows` is True."""
+def refuse_unpredicted(rows: Array, what: str = "predictions", do: str | None = None) -> None:
+    """Refuse what is not a number for some rows, those of which `rows` is True; say what to do."""
     if rows.any():
+        diverged = "chains that diverged, draws.isel(chain=...)"
+        do = do or f"leave out rows with missing values, or {diverged}"
         raise ValueError(
             f"got {what} that are NaN or infinite in {rows.sum()} of {rows.size} rows, expected "
-            "numbers; leave out rows with missing values, or chains that diverged, "
-            "draws.isel(chain=...)"
+            f"numbers; {do}"
         )

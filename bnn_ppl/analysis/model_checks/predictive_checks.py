@@ -144,8 +144,8 @@ def check_predictive(
     posterior = with_points_of(draws, posterior)
     if posterior.rows.targets is not None or posterior.density.needs_y:
         raise ValueError(
-            "got y of several sites, or censored or masked, expected one observed site: check a "
-            "model without these"
+            "got y of several sites, censored, masked or observed in part, expected one observed "
+            "site: check a model without these"
         )
     x, y = posterior.rows.examples
     chosen = evenly(len(y), _MOST_ROWS)

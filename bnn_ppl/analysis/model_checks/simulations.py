@@ -213,8 +213,8 @@ def _check(posterior: Posterior) -> None:
         )
     if posterior.rows.targets is not None or posterior.density.needs_y:
         raise ValueError(
-            "got y of several sites, or censored or masked, expected one observed site: simulate "
-            "a model without these"
+            "got y of several sites, censored, masked or observed in part, expected one observed "
+            "site: simulate a model without these"
         )
     check_no_factors(posterior, "simulations")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)

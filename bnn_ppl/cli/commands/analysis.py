@@ -1,6 +1,7 @@
 """Analyses of existing draws: the commands ``correlations``, ``chains`` and ``surface``."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -92,8 +93,8 @@ def correlations(
         print(table.to_string(na_rep="", float_format="{:.3f}".format))
     what = "class" if run.data.num_classes else "y"
     print()
-    drawn = bnn.plots.correlations(tables, what=what)
-    write_table(_tidy(tables), drawn, folder / "correlations.csv")
+    draw = partial(bnn.plots.correlations, tables, what=what)
+    write_table(_tidy(tables), draw, folder / "correlations.csv")
     if corruptions:
         decays = {
             title: correlation_decay(
@@ -118,7 +119,8 @@ def _write_decays(decays: dict[str, Any], folder: Path) -> None:
     means.loc["RBF kernel"] = table.groupby("severity")["rbf"].mean()
     print("\ncorrelation with the corrupted image, by severity, mean over corruptions")
     print(means.to_string(na_rep="", float_format="{:.3f}".format))
-    write_table(table, bnn.plots.correlation_decay(decays), folder / "correlation_decay.csv")
+    draw = partial(bnn.plots.correlation_decay, decays)
+    write_table(table, draw, folder / "correlation_decay.csv")
 
 
 def chains(
@@ -177,7 +179,7 @@ def chains(
         progress=progress,
     )
     print(table_text(table, index=False))
-    write_table(table, bnn.plots.chain_budget(table), folder / "chains.csv")
+    write_table(table, partial(bnn.plots.chain_budget, table), folder / "chains.csv")
 
 
 def _priors_and_posterior(

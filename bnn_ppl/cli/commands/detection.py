@@ -1,6 +1,7 @@
 """The command ``ood``: out-of-distribution detection."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,7 @@ def ood(
     for name, table in tables.items():
         print(f"\n{name}: detecting rows unlike those of {trained_on}")
         print(table_text(table, index=False))
-    drawn = bnn.plots.out_of_distribution(predictions, trained_on)
-    write_tables(tables, drawn, path)
+    write_tables(tables, partial(bnn.plots.out_of_distribution, predictions, trained_on), path)
 
 
 def _others(problem: Problem) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Commands on robustness: corruptions, rotations, adversarial attacks, out-of-distribution data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -136,7 +137,7 @@ def corruptions(
         beside = path.with_stem(f"{path.stem}-by-models")
         print("mean NLL over corruptions, by severity and number of models")
         print(_by_models(tables))
-        write_tables(tables, bnn.plots.more_models(tables), beside)
+        write_tables(tables, partial(bnn.plots.more_models, tables), beside)
         tables = {
             name: table[table["num_models"] == table["num_models"].max()].drop(columns="num_models")
             for name, table in tables.items()
@@ -144,7 +145,7 @@ def corruptions(
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
-    write_tables(tables, bnn.plots.corruptions(tables), path)
+    write_tables(tables, partial(bnn.plots.corruptions, tables), path)
 
 
 def rotations(
@@ -195,7 +196,7 @@ def rotations(
     shown += ["entropy", "expected_entropy", "mutual_information"]
     print(_by_condition(tables, "angle", shown))
     images = _turned(rows.x, data) if one else None
-    write_tables(tables, bnn.plots.rotations(tables, images), path)
+    write_tables(tables, partial(bnn.plots.rotations, tables, images), path)
 
 
 def adversarial(
@@ -249,7 +250,7 @@ def adversarial(
         shown = ["accuracy", "nll", "entropy", "mutual_information"]
     print(f"inputs moved by at most epsilon, {num_steps} steps")
     print(_by_condition(tables, "epsilon", shown))
-    write_tables(tables, bnn.plots.adversarial(tables), path)
+    write_tables(tables, partial(bnn.plots.adversarial, tables), path)
 
 
 def image_runs(
@@ -317,11 +318,13 @@ def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
     return pd.concat(means, names=["run"]).to_string(na_rep="", float_format="{:.3f}".format)
 
 
-def write_tables(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
-    """Write the figure, and one table of all runs beside it."""
+def write_tables(
+    tables: Mapping[str, "pandas.DataFrame"], draw: Callable[[], "Figure"], path: Path
+) -> None:
+    """Write one table of all runs, and then draw the figure beside it."""
     import pandas as pd
 
     table = pd.concat(tables, names=["run"]).reset_index("run")
     table.to_csv(path.with_suffix(".csv"), index=False)
-    figure.savefig(path, dpi=150)
+    draw().savefig(path, dpi=150)
     print(f"\nfigure in {path}, table in {path.with_suffix('.csv')}")

@@ -121,8 +121,8 @@ def continual(
     )
     print(_accuracies(table))
     folder = training["folder"]
-    drawn = bnn.plots.continual(table)
-    write_table(table, drawn, folder / "accuracies.csv", folder / "continual.png")
+    draw = partial(bnn.plots.continual, table)
+    write_table(table, draw, folder / "accuracies.csv", folder / "continual.png")
 
 
 def label_noise(
@@ -193,7 +193,8 @@ def label_noise(
         table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table_text(table, index=False))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
-    write_table(table, bnn.plots.label_noise(table), training["folder"] / "label_noise.csv")
+    draw = partial(bnn.plots.label_noise, table)
+    write_table(table, draw, training["folder"] / "label_noise.csv")
 
 
 def _num_classes(data: Any) -> int:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -294,7 +295,7 @@ def _report(tables: list[Any], study: Study, folder: Path) -> None:
     number = len(tables)
     each = f": mean ± standard error of {number} runs" if number > 1 else ""
     print(f"scores on the {study.on} rows{each}")
-    write_table(table, bnn.plots.sweep(table, options), folder / "sweep.csv")
+    write_table(table, partial(bnn.plots.sweep, table, options), folder / "sweep.csv")
 
 
 def mean_and_error(runs: Any, options: list[str]) -> Any:

@@ -216,7 +216,8 @@ def in_words(encoding: Encoding) -> str:
         if column.kind == "number" and column.form == COMMA
     ]
     parts += [f"{listed(commas)} with decimal commas"] if commas else []
-    parts += [f"{column.name} {column.remark}" for column in encoding.inputs if column.remark]
+    both = *encoding.inputs, *encoding.targets
+    parts += [f"{column.name} {column.remark}" for column in both if column.remark]
     parts += [f"{column.name} for {role}" for role, column in encoding.roles]
     if encoding.class_names:
         parts.append(_classes_in_words(encoding))
@@ -249,11 +250,15 @@ def _filled(encoding: Encoding) -> str:
     """Say in which columns empty cells were filled."""
     if any(column.fill is not None and not column.form for column in encoding.inputs):
         return "empty cells filled by the mean or the most frequent category"
-    marked = [column for column in encoding.inputs if column.marked]
-    told = [f"{column.name} ({column.empty})" for column in marked]
-    what = "empty or unreadable" if any("unreadable" in c.remark for c in marked) else "empty"
+    told = [f"{column.name} ({column.empty})" for column in encoding.inputs if column.marked]
     by = "the median, or the most frequent value, and marked in a column beside it"
-    return f"{what} cells filled by {by}: {listed(told)}" if told else ""
+    return f"{filled_cells(encoding)} filled by {by}: {listed(told)}" if told else ""
+
+
+def filled_cells(encoding: Encoding) -> str:
+    """Name the cells that are filled: empty ones, or unreadable ones too."""
+    unreadable = any("unreadable" in column.remark for column in encoding.inputs if column.marked)
+    return f"empty{' or unreadable' * unreadable} cells"
 
 
 def y_in_words(data: DataSet) -> str:

@@ -32,7 +32,7 @@ from bnn_ppl.data.tables.finding import (
 )
 from bnn_ppl.data.tables.kinds.column import Column, type_in
 from bnn_ppl.data.tables.kinds.header import are_counted
-from bnn_ppl.data.tables.kinds.kinds import Found, values_of
+from bnn_ppl.data.tables.kinds.kinds import Found, remark_on, values_of
 from bnn_ppl.data.tables.kinds.number import is_no_number
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
 from bnn_ppl.data.tables.roles import (
@@ -239,6 +239,11 @@ def _targets_found(
         )
         for k, name in enumerate(cells)
     ]
+    for k, column in enumerate(found):
+        if column.kind == "number":
+            own = cells.iloc[:, k]
+            remark = remark_on(own, values_of(own, column, hints[k]), column.kind)
+            found[k] = column._replace(remark=remark)
     if len(found) > 1 or found[0].kind != "number" or classes is False:
         return tuple(found)
     (column,), only = found, cells.iloc[:, 0]

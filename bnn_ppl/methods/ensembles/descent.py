@@ -235,7 +235,6 @@ def descent(
 
     settings = {"method": "descent", **recorded, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
-    settings |= {} if groups is None else {"groups": groups.checksum}
     # Without a noise site it still says whether rows are held out, where there are enough.
     kept = noise_rows == "training" and finds_rate and num_rows >= _LEAST_ROWS
     told = noises or (kept and not noise_sites(posterior))

@@ -4,7 +4,6 @@ Rows of a group, such as those of a patient, resemble each other: weights that h
 them predict the others too well, and the noise of new groups would be understated.
 """
 
-import zlib
 from typing import Any, NamedTuple
 
 import jax
@@ -46,11 +45,6 @@ class HeldOutGroups(NamedTuple):
         order = np.argsort(hashes, kind="stable")
         shuffled = np.random.default_rng(0).permutation(len(names)).astype(np.uint32)
         return cls(hashes[order], shuffled[numbers[order]], len(names))
-
-    @property
-    def checksum(self) -> int:
-        """A number by which a run resumes with the same groups alone."""
-        return zlib.crc32(self.numbers.tobytes())
 
     def are_held_out(self, seed: Any, rows: Any, share: float) -> jax.Array:
         """Choose the rows (rows,) of a share of the groups, at least one, and not all."""

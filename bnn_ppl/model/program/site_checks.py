@@ -108,8 +108,9 @@ def refuse_observed(site: dict, whole: bool) -> None:
 def refuse_function(name: str) -> None:
     """Refuse observed values that are other numbers than y, by which predictions are scored."""
     raise ValueError(
-        f"got a model that observes a function of y at site {name!r}, expected y itself, with "
-        "which predictions are compared: compute it outside, as in condition(model, (x, log(y)))"
+        f"got a model that observes a function of y at site {name!r}, expected y itself in its "
+        "shape, with which predictions are compared: compute it outside, as in "
+        "condition(model, (x, log(y)))"
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import nnx
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
@@ -21,6 +22,7 @@ from bnn_ppl.methods.training.held_out_noise import (
     with_noise_held_out,
 )
 from bnn_ppl.model.recipe import like
+from bnn_ppl.model.rows.features import Features
 
 NOISE = 0.3
 
@@ -217,6 +219,33 @@ def test_descent_holds_out_the_groups_of_its_posterior(monkeypatch):
     state = jax.eval_shape(method.init, key, position, posterior.data)
     jax.eval_shape(method.step, key, state, posterior.data)
     assert set(seen) == {3} and method.batching.raw_rows
+
+
+class TwoLayers(nnx.Module):
+    def __init__(self, *, rngs):
+        self.first, self.last = nnx.Linear(3, 8, rngs=rngs), nnx.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(jnp.tanh(self.first(x)))
+
+
+def test_groups_are_found_by_the_rows_where_a_method_takes_features(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype(np.float32), rng.normal(size=60)
+    prior = {"first.*": "fixed", "last.*": bnn.priors.normal(1.0)}
+    model = bnn.models.regressor(TwoLayers(rngs=nnx.Rngs(0)), prior)
+    posterior = bnn.condition(model, (x, y), groups=np.arange(60) // 6)
+    seen, as_made = [], HeldOutGroups.are_held_out
+
+    def are_held_out(groups, seed, rows, share):
+        seen.append(type(rows[0]))
+        return as_made(groups, seed, rows, share)
+
+    monkeypatch.setattr(HeldOutGroups, "are_held_out", are_held_out)
+    lengths = {"num_chains": 1, "num_warmup": 30, "num_draws": 2}
+    bnn.run(jax.random.key(0), posterior, bnn.mclmc(posterior), **lengths, progress=False)
+    assert posterior.rows.fixed_part() is not None
+    assert seen and Features not in seen
 
 
 def test_programs_that_know_groups_are_not_those_of_other_rows():

@@ -99,13 +99,13 @@ def learnt(name: str, found: Found, cells: "pandas.Series", hint: str) -> Column
     if not np.any(seen):
         return None
     empty = int(len(cells) - np.sum(seen))
-    column = column._replace(remark=_remark(cells, values, found.kind))
+    column = column._replace(remark=remark_on(cells, values, found.kind))
     if found.kind in ("number", "date"):
         column = column._replace(low=float(values[seen].min()), high=float(values[seen].max()))
     return kind.learnt(column._replace(empty=empty, marked=empty > 0), cells, values)
 
 
-def _remark(cells: "pandas.Series", values: np.ndarray, kind: KindName) -> str:
+def remark_on(cells: "pandas.Series", values: np.ndarray, kind: KindName) -> str:
     """Name cells that are no value of the kind, and numbers of which only some are percentages."""
     if kind == "category":
         return ""
