@@ -46,14 +46,13 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
-        if not all(isinstance(width, Integral) and width > 0 for width in between):
-            raise ValueError(f"got hidden={hidden!r}, expected whole numbers from 1 up")
-        if in_features < 1 or out_features < 1:
-            raise ValueError(
-                f"got in_features={in_features} and out_features={out_features}, expected whole "
-                "numbers from 1 up"
-            )
         widths = [in_features, *between, out_features]
+        if not all(isinstance(width, Integral) and width > 0 for width in widths):
+            raise ValueError(
+                f"got in_features={in_features!r}, hidden={hidden!r} and out_features="
+                f"{out_features!r}, expected whole numbers from 1 up (rows of shape "
+                "(8, 8, 1) have 64)"
+            )
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation
         self.features_first = features_first

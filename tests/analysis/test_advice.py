@@ -269,6 +269,21 @@ def test_an_approximation_that_is_far_from_the_point_it_started_from(posterior):
 
 
 @pytest.mark.thorough
+def test_a_laplace_approximation_that_is_too_wide():
+    digits = bnn.data.load("digits", subset=400)
+    network = partial(bnn.nets.MLP, 64, (50,), 10)
+    model = bnn.models.classifier(network, bnn.priors.fan_in(5.0))
+    posterior = bnn.condition(model, digits.train)
+    options = {"num_chains": 1, "progress": False, "verdict": True}
+    with pytest.warns(bnn.VerdictWarning):
+        draws = bnn.run(KEY, posterior, bnn.laplace(posterior), **options)
+    assert "structure='last_layer'" in told(posterior, draws, "far_from_start")
+    last = bnn.laplace(posterior, "last_layer")
+    narrower = bnn.run(KEY, posterior, last, **options | {"verdict": False})
+    assert nll(posterior, narrower, digits.test) < nll(posterior, draws, digits.test) - 0.1
+
+
+@pytest.mark.thorough
 def test_a_noise_at_the_floor_of_its_prior(posterior):
     above = bnn.condition(partial(line, floor=0.5), (X, Y))
     draws = sampled(above, bnn.nuts(above))

@@ -234,6 +234,12 @@ def shorter_steps(draws: Any) -> str:
     return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
+def _finer(draws: Any) -> str:
+    """Name the structure of a Laplace approximation that is no wider than the last layer's."""
+    of_all = _settings(draws).get("structure") in ("kronecker", "diagonal")
+    return "structure='last_layer' (--structure last_layer), " if of_all else ""
+
+
 def _settings(draws: Any) -> dict[str, Any]:
     return json.loads(draws.attrs.get("settings", "{}"))
 
@@ -334,7 +340,7 @@ def of_fits(sample: RowSample, draws: Any, rhat: float) -> Iterator[Finding]:
             "far_from_start",
             f"fits the training rows worse by {start - now:.2g} nats per row than the point "
             "it started from",
-            "the approximation is too coarse here; use hmc or an ensemble",
+            f"the approximation is too coarse here; use {_finer(draws)}hmc or an ensemble",
         )
     if sample.center.shape[0] > 1 and rhat > FEW_MEMBERS_RHAT:
         yield Finding(
