@@ -221,7 +221,8 @@ def _draw_from_states(state: RunState, facts: dict[str, Any]) -> RunState:
     if not _all_finite(positions):
         return state
     num = {"warmup": count, "draws": setup.num["draws"]}
-    facts = facts | {"stopped": f"{facts['stopped']}; the draws are of the fit so far"}
+    fit = "this fit" if count == setup.num["warmup"] else "the fit so far"
+    facts = facts | {"stopped": f"{facts['stopped']}; the draws are of {fit}"}
     return _draw(state._replace(setup=state.setup._replace(num=num)), facts)
 
 

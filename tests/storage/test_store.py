@@ -196,6 +196,12 @@ def test_a_folder_without_draws_is_refused(folder, tmp_path):
         open_draws(tmp_path / folder)
 
 
+def test_a_run_that_was_killed_before_its_first_draw_is_to_be_resumed(tmp_path):
+    (tmp_path / "state.lock").touch()
+    with pytest.raises(FileNotFoundError, match="a run without draws yet, .*same command or call"):
+        open_draws(tmp_path)
+
+
 def noise(root):
     return root["consolidated_metadata"]["metadata"]["posterior/noise"]
 

@@ -14,6 +14,7 @@ from bnn_ppl.storage.draws_zarr.chunks import Chunks, chunks_of, num_whole, stor
 from bnn_ppl.storage.files import (
     DRAWS,
     JSON,
+    LOCK,
     METADATA,
     RUN,
     SPARE,
@@ -212,9 +213,11 @@ def read_metadata(folder: str | Path) -> JSON:
     """Read the metadata of draws.zarr, or their copy where they are damaged."""
     path = Path(folder) / DRAWS
     if not path.is_dir():
+        got, advice = f"without {DRAWS}", "pass the folder= that run was given"
+        if (path.parent / LOCK).is_file():
+            got, advice = "of a run without draws yet", "the same command or call makes them"
         raise FileNotFoundError(
-            f"got folder={str(folder)!r} without {DRAWS}, expected the folder of a run: "
-            "pass the folder= that run was given"
+            f"got folder={str(folder)!r} {got}, expected the folder of a run with draws: {advice}"
         )
     run = run_of(path.parent)
     try:
