@@ -248,7 +248,10 @@ def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     log_score = np.where(sample.known, log_score, 0.0)
     gain = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
     than = "NO BETTER" if rmse < spread else "WORSE"
-    words = f"{than} THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
+    words = (
+        f"{than} THAN PREDICTING THE TRAINING MEAN (at training rows RMSE {rmse:.3g}, sd of y "
+        f"{spread:.3g})"
+    )
     no_better = spread > 0 and 1 - (rmse / spread) ** 2 < _LEAST_EXPLAINED
     return log_score, bool(no_better and gain < _LEAST_EXPLAINED / 2), words
 
@@ -263,7 +266,8 @@ def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     gain = np.average(by_row, weights=sample.row_weights)
     no_better = gain < 0 and accuracy <= share + _LEAST_LEARNT
     words = (
-        f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share {share:.2f})"
+        f"NO BETTER THAN THE MOST FREQUENT CLASS (at training rows accuracy {accuracy:.2f}, its "
+        f"share {share:.2f})"
     )
     return log_score, bool(share < 1 and no_better), words
 
