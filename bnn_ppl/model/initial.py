@@ -28,6 +28,11 @@ def initial_value(site: dict) -> Array | None:
         return None
     if "initial_value" in site["infer"]:
         return site["infer"]["initial_value"].array
+    if site["value"] is not None:
+        raise ValueError(
+            f"got the site {site['name']!r} with a value from numpyro.handlers.substitute, "
+            "expected one that is free: hold it with numpyro.handlers.condition"
+        )
     try:
         key = site["kwargs"]["rng_key"]
         return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])

@@ -76,20 +76,19 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
     from_0 = y.dtype.kind in "iu" and y.min() == 0 and not (y.max() == 1 and y.ndim > 1)
     if from_0 or not (is_whole or y.dtype.kind == "U"):
         return y, None
-    found: list[dist.Distribution] = []
+    found: list[tuple[bool, int | None, int]] = []
 
     def inspect(x: Any, y: Any) -> None:
         trace = initial_trace(model, x, y)
-        found.extend(site["fn"] for site in observed_sites(trace) if site["value"] is y)
+        laws = [site["fn"] for site in observed_sites(trace) if site["value"] is y]
+        found.extend((law.support.is_discrete, _num_classes(law), len(law.shape())) for law in laws)
 
     with explained(x):
         jax.eval_shape(inspect, x, jax.ShapeDtypeStruct(y.shape, jnp.int32))
-    if len(found) != 1 or not found[0].support.is_discrete:
+    is_discrete, num, num_axes = found[0] if len(found) == 1 else (False, None, 0)
+    if not is_discrete:
         return y, None
-    num = _num_classes(found[0])
-    if num is None:
-        return whole_numbers(y), None
-    return numbered_to_train(y, num, len(found[0].shape()))
+    return (whole_numbers(y), None) if num is None else numbered_to_train(y, num, num_axes)
 
 
 def _num_classes(likelihood: dist.Distribution) -> int | None:
@@ -134,8 +133,8 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 factor_names.append(site["name"])
             elif site["fn"].support.is_discrete:
                 laws[site["name"]] = site["fn"]
-            shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
-            found.append(_Likelihood(site["name"], shape, distribution))
+            num_classes = _num_classes(site["fn"]) if is_y else None
+            found.append(_Likelihood(site["name"], jnp.shape(log_prob(site)), is_y, num_classes))
         of_prior = factors(trace, of_rows=False)
         names.extend(_named([*of_prior, *filter(_is_scaled_or_masked, latent)]))
         mutable = (site for site in trace.values() if site["type"] == "mutable")
@@ -148,7 +147,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     with explained(x):
         jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
     seen = _seen(model, x, y, observed_names)
-    for name, shape, _ in found:
+    for name, shape, *_ in found:
         own = shown = values.get(name, y)
         if name in seen:
             value, is_shown = seen[name]
@@ -163,19 +162,18 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
                 f"{y.shape[0]} rows, expected one value per row: rows must be independent given "
                 "the latent sites; put the site in numpyro.plate('data', len(x))"
             )
-    name, _, likelihood = found[0]
-    is_of_one = targets is None and likelihood is not None
+    name, _, is_y, num_classes = found[0]
     places = [part for part, own in enumerate(shapes) for _ in own]
     of_params, of_prior = ([place == part for place in places] for part in range(2))
     _refuse_drawn_noise(model, states, x, y)
     *_, is_of_y = used_inputs(jaxpr, of_params)
     return Observed(
         name,
-        _num_classes(likelihood) if is_of_one else None,
+        num_classes if targets is None else None,
         is_of_y,
         tuple(names),
         any(used_inputs(jaxpr, of_prior)),
-        is_factor=likelihood is None and name in factor_names,
+        is_factor=not is_y and name in factor_names,
         is_function=targets is None and name in seen and seen[name][0].shape != y.shape,
     )
 
@@ -188,13 +186,26 @@ def observed_value(name: str, model: Callable, x: Any, y: Any) -> Array:
 def _is_of_y(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray, of_several: bool) -> bool:
     """Whether values are those of y; a part of an array y, such as a column, will do too."""
     if value.shape != y.shape:
-        if value.size != y.size or of_several:
-            return not of_several
+        if of_several:
+            return False
+        if value.size != y.size:
+            return _is_part(value, is_shown, y)
         is_shown, y = is_shown.ravel(), y.ravel()
         value = value.ravel()
     known = is_shown & ~np.isnan(y)
     span = np.ptp(y[known]) if known.any() else 0.0  # ends may be clipped
     return np.allclose(value[known], y[known], rtol=1e-5, atol=1e-5 * float(span))
+
+
+def _is_part(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray) -> bool:
+    """Whether values are those of columns of y, or the classes that it marks by ones."""
+    if len(value) != len(y):  # which is refused as such
+        return True
+    columns = y.reshape(len(y), -1).T
+    own = zip(value.reshape(len(y), -1).T, is_shown.reshape(len(y), -1).T, strict=True)
+    if all(any(_is_of_y(*each, column, False) for column in columns) for each in own):
+        return True
+    return value.shape == y.shape[:-1] and np.array_equal(value, y.argmax(-1))
 
 
 def _seen(
@@ -265,7 +276,8 @@ class _Likelihood(NamedTuple):
 
     name: str
     shape: tuple[int, ...]  # of its log density
-    distribution: dist.Distribution | None  # where its value is y itself
+    is_y: bool  # whether its value is y itself
+    num_classes: int | None  # where it is, and has some
 
 
 def _named(sites: list[dict]) -> list[str]:
@@ -308,9 +320,7 @@ def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
 
     def parameters(x: Any, y: Any) -> list[list[Any]]:
         trace = initial_trace(model, x, y)
-        laws = [trace[name]["fn"] if name in trace else () for name in names]
-        leaves = [jax.tree.leaves(law) for law in laws]
-        return [[leaf for leaf in own if isinstance(leaf, jax.Array)] for own in leaves]
+        return [_arrays_in(trace[name]["fn"]) if name in trace else [] for name in names]
 
     with explained(x):
         jaxpr, shapes = jax.make_jaxpr(parameters, return_shape=True)(x, y)

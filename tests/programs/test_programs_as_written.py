@@ -390,6 +390,8 @@ def residual(x, y=None):
         (observing(jnp.log), np.exp(Y)),
         (observing(lambda y: (y - 5) / 2), Y),
         (observing(lambda y: y - 1), np.arange(20)),
+        (observing(lambda y: jnp.log(y[:, 0])), np.exp(np.stack([Y, Y], 1))),
+        (observing(lambda y: y[:, 0] - y[:, 1]), np.stack([Y, Y[::-1]], 1)),
         (of_two, {"a": np.exp(Y), "b": Y}),
         (residual, Y[:, None]),
     ],

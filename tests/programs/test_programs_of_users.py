@@ -225,6 +225,78 @@ def test_parameters_are_points():
     assert np.isfinite(bnn.predict(posterior, draws, (X, REAL)).log_prob).all()
 
 
+def test_a_parameter_may_start_at_a_drawn_value_and_be_held_by_numpyro():
+    def model(x, y=None):
+        scale = numpyro.param(
+            "scale", lambda key: jnp.array(0.5), constraint=dist.constraints.positive
+        )
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+    assert bnn.condition(model, (X, REAL)).points == ("scale",)
+    held = bnn.condition(numpyro.handlers.substitute(model, {"scale": 4.0}), (X, REAL))
+    assert held.points == ()
+    found = held.log_likelihood({"w": jnp.zeros(2)}, held.data)
+    np.testing.assert_allclose(found, dist.Normal(0, 4.0).log_prob(REAL), rtol=1e-5)
+    of_site = numpyro.handlers.substitute(model, {"w": jnp.zeros(2)})
+    with pytest.raises(ValueError, match="hold it with numpyro.handlers.condition"):
+        bnn.condition(of_site, (X, REAL))
+
+
+@pytest.mark.parametrize("of_y", [False, True])
+def test_a_total_of_a_multinomial_may_differ_by_row(of_y):
+    totals = np.arange(ROWS) % 4 + 1
+    y = np.stack([totals // 2, totals - totals // 2], 1)
+
+    def model(x, y=None):
+        total = x["total"] if y is None or not of_y else y.sum(-1)
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 2]).to_event(2))
+        with numpyro.plate("data", len(x["x"])):
+            law = dist.Multinomial(total, logits=x["x"] @ w, total_count_max=4)
+            numpyro.sample("y", law, obs=y)
+
+    x = {"x": X, "total": totals}
+    posterior = bnn.condition(model, (x, y))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 3)
+    each = [dist.Multinomial(totals, logits=X @ w) for w in draws.posterior["w"].values[0]]
+    for _ in range(2):  # what is traced for the first is used for the second
+        found = bnn.predict(posterior, draws, (x, y))
+        density = np.mean([np.exp(law.log_prob(y)) for law in each], 0)
+        np.testing.assert_allclose(found["log_prob"], np.log(density), rtol=1e-4)
+        np.testing.assert_allclose(found["mean"], np.mean([law.mean for law in each], 0), rtol=1e-4)
+    with pytest.raises(ValueError, match="of several numbers at once"):
+        bnn.predict_probabilities(posterior, draws, x, [1.0], "equal")
+
+
+def test_probabilities_of_counts_whose_total_is_an_input():
+    totals = np.arange(ROWS) % 4 + 1
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x["x"])):
+            numpyro.sample("y", dist.Binomial(x["total"], logits=x["x"] @ w), obs=y)
+
+    x = {"x": X, "total": totals}
+    posterior = bnn.condition(model, (x, totals // 2))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 3)
+    found = bnn.predict_probabilities(posterior, draws, x, np.arange(5.0), "equal")
+    np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-5)
+    assert (found[totals < 4, 4] == 0).all()
+
+
+def test_the_support_of_a_law_may_be_of_x():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        shift = dist.transforms.AffineTransform(x @ w, 2.0, domain=dist.constraints.positive)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.TransformedDistribution(dist.Exponential(1.0), shift), obs=y)
+
+    for y in (REAL, np.round(REAL).astype(int)):
+        posterior = bnn.condition(model, (X, y + 100))
+        assert np.isfinite(posterior.log_likelihood({"w": jnp.ones(2)}, posterior.data)).all()
+
+
 def test_chains_start_apart_beside_a_parameter():
     def model(x, y=None):
         f = bnn.random_network("net", partial(bnn.nets.MLP, 2, (3,), 1), bnn.priors.normal())

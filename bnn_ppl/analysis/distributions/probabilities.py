@@ -112,11 +112,16 @@ def _masses(
 def _check_discrete(posterior: Posterior, sites: Tree, x: Tree) -> None:
     """Refuse a likelihood of real numbers, each of which has the probability 0."""
 
-    def tell(law: Any) -> tuple[bool, str]:
+    def tell(law: Any) -> tuple[bool, bool, str]:
         each = each_output(law)
-        return each.support.is_discrete, type(each).__name__
+        return each.support.is_discrete, bool(each.event_shape), type(each).__name__
 
-    is_discrete, name = told_of_first(posterior, sites, x, tell)
+    is_discrete, is_joint, name = told_of_first(posterior, sites, x, tell)
+    if is_joint:
+        raise ValueError(
+            f"got which='equal' for a likelihood {name} of several numbers at once, expected one "
+            "number or class: take 'at_most' or 'more', of each by itself, or log_prob of predict"
+        )
     if not is_discrete:
         raise ValueError(
             f"got which='equal' for a likelihood {name} of real numbers, expected counts or "
@@ -135,7 +140,8 @@ def _summed_masses(
         return total + draw[1] * _mass(each, values), None
 
     first = jax.tree.map(lambda leaf: leaf[0], block)
-    shape = jax.eval_shape(lambda values: each_output(at(values)).log_prob(0), first).shape
+    zero = jnp.zeros((), int)  # NumPyro compares a plain 0 with the support by NumPy
+    shape = jax.eval_shape(lambda values: each_output(at(values)).log_prob(zero), first).shape
     return jax.lax.scan(add, jnp.zeros((len(values), *shape)), (block, weights))[0]
 
 
@@ -143,7 +149,7 @@ def _mass(each: Any, values: Array) -> Array:
     """Give the probability of each value, 0 outside the support: (value, row, ...)."""
 
     def of_one(value: Array) -> Array:
-        inside = each.support(value) & (value == jnp.rint(value))
+        inside = each.support(jnp.asarray(value)) & (value == jnp.rint(value))
         probable = jnp.exp(each.log_prob(jnp.where(inside, value, 0).astype(int)))
         return jnp.where(inside, probable, 0.0)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,12 +126,31 @@ def distribution_function(each: dist.Distribution) -> DistributionFunction | Non
 def _on_support(each: dist.Distribution, y: Array) -> Array:
     """Give 0 below the support and 1 above it, where NumPyro's functions are not defined."""
     support = element_support(each.support)
-    low = getattr(support, "lower_bound", -jnp.inf)
-    high = getattr(support, "upper_bound", jnp.inf)
+    low, high = _bounds(support)
     y = jnp.floor(y) if support.is_discrete else y
-    found = each.cdf(jnp.clip(y, low, high))
+    found = _of_transformed(each, jnp.clip(y, low, high))
     below = y < low if support.is_discrete else y <= low
     return jnp.where(below, 0.0, jnp.where(y >= high, 1.0, found))
+
+
+def _of_transformed(each: dist.Distribution, y: Array) -> Array:
+    """Give the distribution function, within the support of what is transformed.
+
+    The support of a shifted law is all numbers to NumPyro, unless the shift is told its domain.
+    """
+    if not isinstance(each, dist.TransformedDistribution):
+        return each.cdf(y)
+    sign: Array | float = 1.0
+    for transform in reversed(each.transforms):
+        sign = sign * transform.sign
+        y = transform.inv(jnp.clip(y, *_bounds(element_support(transform.codomain))))
+    found = _on_support(each.base_dist, y)
+    return jnp.where(sign < 0, 1 - found, found)
+
+
+def _bounds(support: dist.constraints.Constraint) -> tuple[Any, Any]:
+    low, high = (getattr(support, f"{end}_bound", None) for end in ("lower", "upper"))
+    return -jnp.inf if low is None else low, jnp.inf if high is None else high
 
 
 def _binomial(num: Array, probs: Array, y: Array) -> Array:

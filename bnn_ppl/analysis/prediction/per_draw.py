@@ -122,7 +122,7 @@ def variance_of(predictive: dist.Distribution) -> Array:
     law = uncensored(predictive)
     if element_support(law.support) is dist.constraints.circular:
         raise NotImplementedError("got angles, whose variance as numbers has no closed form")
-    return law.variance
+    return jnp.broadcast_to(law.variance, law.shape())  # some of NumPyro's have an axis of 1
 
 
 def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:

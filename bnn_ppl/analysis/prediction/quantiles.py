@@ -228,10 +228,16 @@ def distributions_of(
 
 
 def has_function(posterior: Posterior, sites: Tree, x: Tree) -> bool:
-    """Whether what is predicted has a distribution function; refuse classes."""
+    """Whether what is predicted has a distribution function; refuse classes.
+
+    The law is an argument of the programs that use the function, so its numbers are not known.
+    """
 
     def tell(law: dist.Distribution) -> bool:
-        return distribution_function(single_outputs(law)) is not None
+        found = []
+        note = lambda each: found.append(distribution_function(each))  # noqa: E731
+        jax.eval_shape(note, single_outputs(law))
+        return found[0] is not None
 
     return told_of_first(posterior, sites, x, tell)
 
@@ -265,14 +271,16 @@ def probabilities_below(each: dist.Distribution, y: Array) -> Array:
 
     def of_draw(one: dist.Distribution) -> Array:
         function = distribution_function(one)
-        return jnp.zeros_like(y) if function is None else function(y)
+        assert function is not None, "it has_function"
+        return function(y)
 
     return jax.vmap(of_draw)(each)
 
 
 def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
     """Give the probability that y is not exceeded, averaged over draws."""
-    return jnp.tensordot(weights / weights.sum(), probabilities_below(each, y), 1)
+    found = jnp.tensordot(weights / weights.sum(), probabilities_below(each, y), 1)
+    return jnp.minimum(found, 1.0)  # the shares add up to 1 but for rounding
 
 
 def _below_values(each: dist.Distribution, weights: Array, values: Array) -> Array:

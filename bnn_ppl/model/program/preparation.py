@@ -21,6 +21,7 @@ from bnn_ppl.model.initial import initial_trace
 from bnn_ppl.model.network import OF_INITIAL_WEIGHTS, InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
+from bnn_ppl.model.program.totals import with_totals_of_rows
 from bnn_ppl.model.structure import explained, used_inputs
 from bnn_ppl.model.trace import (
     OF_ROWS,
@@ -45,6 +46,7 @@ class _Changes(NamedTuple):
     factors: tuple[str, ...] = ()  # with a value for each row
     held: tuple[str, ...] = ()  # sites observed at values of their own, whose density is a constant
     constraints: tuple[str, ...] = ()  # those whose density is not: factors
+    totals: tuple[str, ...] = ()  # multinomial sites with a total for each row
 
 
 def prepared(model: Callable, x: Any, y: Any) -> Callable:
@@ -60,6 +62,11 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
         tuple((site["name"], tuple(_names(site["name"], site["value"]))) for site in params),
         tuple(half),
         tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
+        totals=tuple(
+            site["name"]
+            for site in trace.values()
+            if site["type"] == "sample" and with_totals_of_rows(site["fn"]) is not site["fn"]
+        ),
     )
     if any(changes):
         model = Partial(partial(_changed, changes), model)
@@ -124,6 +131,8 @@ class _Changing(Messenger):
             message["value"] = message["fn"].sample(None)
         elif kind in ("sample", "deterministic") and changes.half_observed:
             self._leave_out(message)
+        if kind == "sample" and name in changes.totals:
+            message["fn"] = with_totals_of_rows(message["fn"])
         if kind == "sample" and self.sizes:
             self._scale_once(message)
 
@@ -139,11 +148,12 @@ class _Changing(Messenger):
 
     def _sample_leaves(self, message: dict) -> None:
         """Have a site, a point, in the place of each leaf of a parameter."""
-        name, (given, *_) = message["name"], message["args"]
-        if given is None:  # NumPyro asks whether it is known
+        name, given = message["name"], message["args"]
+        asked = bool(given) and given[0] is None  # by NumPyro, whether it is known
+        if asked or message["value"] is not None:  # which numpyro.handlers.substitute gives
             message["stop"] = True
             return
-        initial = given(jax.random.key(0)) if callable(given) else given
+        initial = message["fn"](*given)
         constraint = message["kwargs"].get("constraint", dist.constraints.real)
         leaves, structure = jax.tree.flatten(initial)
         sites = _names(name, initial)

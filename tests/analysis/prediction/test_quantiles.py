@@ -2,6 +2,7 @@
 
 import importlib
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -167,6 +168,18 @@ LAWS = {
     "beta": (dist.Beta(2.0, 3.0), st.beta(2.0, 3.0)),
     "uniform": (dist.Uniform(0.3, 0.9), st.uniform(0.3, 0.6)),
     "normal": (dist.Normal(0.2, 1.3), st.norm(0.2, 1.3)),
+    "shifted": (
+        dist.TransformedDistribution(
+            dist.LogNormal(0.2, 0.7), dist.transforms.AffineTransform(0.3, 1.0)
+        ),
+        st.lognorm(0.7, loc=0.3, scale=np.exp(0.2)),
+    ),
+    "mirrored": (
+        dist.TransformedDistribution(
+            dist.Gamma(2.0, 1.5), dist.transforms.AffineTransform(1.0, -1.0)
+        ),
+        SimpleNamespace(cdf=lambda y: st.gamma(2.0, scale=1 / 1.5).sf(1 - y)),
+    ),
     "poisson": (dist.Poisson(1.3), st.poisson(1.3)),
     "binomial": (dist.Binomial(5, probs=0.3), st.binom(5, 0.3)),
     "negative_binomial": (dist.NegativeBinomialProbs(4.0, 0.4), st.nbinom(4, 0.6)),
@@ -179,6 +192,22 @@ def test_distribution_functions_are_right_on_and_off_the_support(name):
     y = jnp.array([-3.0, -0.5, 0.2, 0.5, 0.85, 1.0, 2.5, 100.0])
     function = distribution_function(law)
     np.testing.assert_allclose(function(y), expected.cdf(np.asarray(y)), rtol=1e-4, atol=1e-6)
+
+
+def test_a_law_without_a_function_whose_values_are_not_known_beforehand_is_drawn_from():
+    """Its total is one of the numbers of the program that uses the function."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 0.3).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.BetaBinomial(jnp.exp(x @ w), 2.0, 6), obs=y)
+
+    posterior = bnn.condition(model, (X, np.array([1, 2, 0, 3, 6])))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 200)
+    assert np.all(np.abs(bnn.predict_quantiles(posterior, draws, X, 0.5) - 2) <= 1)
+    w = draws.posterior["w"].values[0]
+    expected = np.mean([st.betabinom.cdf(2, 6, np.exp(X @ each), 2.0) for each in w], 0)
+    assert np.abs(bnn.predict_cdf(posterior, draws, X, 2.0) - expected).max() < 0.05
 
 
 def test_the_distribution_function_of_a_mixture_is_right_off_a_part_s_support():
