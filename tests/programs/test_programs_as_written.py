@@ -412,6 +412,23 @@ def test_values_that_are_hidden_may_be_others_than_those_of_y():
     assert posterior.density.observed is None
 
 
+def test_the_only_column_of_y_is_explained():
+    def model(x, y=None):
+        mean = x @ weights()
+        with plate("rows", len(x)):
+            sample("y", dist.Normal(mean, 0.3), obs=None if y is None else y.squeeze(-1))
+
+    rows = X, Y[:, None]
+    posterior = bnn.condition(model, rows)
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 8, 2)
+    importance = bnn.explain(posterior, draws, rows, num_permutations=2, progress=False).importance
+    assert np.isfinite(importance.to_numpy()).all()
+    assert np.isfinite(bnn.chain_budget(posterior, draws, rows)["rmse"]).all()
+    prediction = bnn.predict(posterior, draws, rows)
+    expected = np.sqrt(np.mean((prediction["mean"].values - Y) ** 2))
+    np.testing.assert_allclose(bnn.metrics.rmse(prediction, Y), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("observe", [lambda y: jnp.asarray(y), lambda y: y.astype(jnp.float32)])
 def test_a_program_that_needs_y_for_its_value_alone_is_warned_of(observe):
     def model(x, y=None):

@@ -108,7 +108,8 @@ def chain_budget(
     """
     posterior = predicting(posterior, draws)
     x, y = rows_to_score(posterior, data)
-    if y.ndim != 1:
+    observed = np.asarray(posterior.density.value_of(x, y))
+    if observed.ndim != 1:
         raise ValueError(f"got y of shape {y.shape}, expected one number per row to score against")
     sites = sites_to_predict(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
@@ -125,7 +126,7 @@ def chain_budget(
         averages = _averages(posterior, sites, weights, lengths, batches, report)
     rng = np.random.default_rng(seed)
     choices = {count: _subsets(all_chains, count, max_subsets, rng) for count in chains}
-    return _table(averages, choices, lengths, np.asarray(y), scale)
+    return _table(averages, choices, lengths, observed, scale)
 
 
 # --- what is compared

@@ -161,7 +161,8 @@ def explain(
     followed = [] if rows.x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
     read = posterior, kept, rows, units
     effects = {name: _effect(read, named[name], data_set) for name in followed}
-    parts = units.parts(base, y).set_index(rows.numbers).rename_axis("row")
+    observed = np.asarray(posterior.density.value_of(rows.x, y))
+    parts = units.parts(base, observed).set_index(rows.numbers).rename_axis("row")
     unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
     score = float(base["log_prob"].mean()) - math.log(units.scale)
     return Explanation(importance, effects, unsure, parts, units.predicts, score)
@@ -184,7 +185,7 @@ class _Rows(NamedTuple):
 def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
     check_one_site(posterior, "explain each")
     x, y = rows_to_score(posterior, data)
-    if np.ndim(y) > 1:
+    if np.ndim(posterior.density.value_of(x, y)) > 1:
         raise ValueError(
             f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
         )

@@ -1,7 +1,7 @@
 """Multinomial laws whose total differs by row.
 
-NumPyro counts the total among what is fixed of a law, as the names of its parts are. JAX compares
-these, which it cannot do with arrays. In the laws here the total is a number like its probabilities.
+NumPyro counts the total among what is fixed of a law, which JAX compares, as it cannot do with
+arrays. In the laws here the total is a number as the probabilities are.
 """
 
 import copy
@@ -21,14 +21,20 @@ class _OfRows:
 
 
 class MultinomialProbsOfRows(_OfRows, dist.MultinomialProbs):
+    """Counts by their probabilities."""
+
     pytree_data_fields = ("total_count",)
 
 
 class MultinomialLogitsOfRows(_OfRows, dist.MultinomialLogits):
+    """Counts by their logits."""
+
     pytree_data_fields = ("total_count",)
 
 
 class DirichletMultinomialOfRows(_OfRows, dist.DirichletMultinomial):
+    """Counts whose probabilities have a Dirichlet distribution."""
+
     pytree_data_fields = ("total_count",)
 
 
