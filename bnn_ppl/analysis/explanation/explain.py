@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
@@ -161,8 +162,8 @@ def explain(
     followed = [] if rows.x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
     read = posterior, kept, rows, units
     effects = {name: _effect(read, named[name], data_set) for name in followed}
-    observed = np.asarray(posterior.density.value_of(rows.x, y))
-    parts = units.parts(base, observed).set_index(rows.numbers).rename_axis("row")
+    observed = posterior.density.value_of(rows.x, jnp.asarray(y))
+    parts = units.parts(base, np.asarray(observed)).set_index(rows.numbers).rename_axis("row")
     unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
     score = float(base["log_prob"].mean()) - math.log(units.scale)
     return Explanation(importance, effects, unsure, parts, units.predicts, score)

@@ -765,7 +765,10 @@ def test_other_rows_than_those_of_a_plate_of_fixed_size_are_refused(num_rows):
 )
 def test_minibatches_of_a_plate_of_fixed_size_are_refused_at_the_start(method, options, got):
     posterior = bnn.condition(fixed_plate, (X, REAL))
-    message = f"^got {got} a model that only works for 11, .* numpyro.plate\\('data', len\\(x\\)\\); a latent value for each row has none for others$"
+    message = (
+        f"^got {got} a model that only works for 11, .* numpyro.plate\\('data', len\\(x\\)\\); "
+        "a latent value for each row has none for others$"
+    )
     with pytest.raises(ValueError, match=message):
         bnn.run(jax.random.key(0), posterior, method(posterior), progress=False, **options)
 
