@@ -29,8 +29,10 @@ def pytest_configure(config):
     """Compile a program once for all tests and workers, and not again the next time."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # Commands keep help texts: not among those of the user.
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("xdg"))
+    # Commands keep help texts: not among those of the user. Each worker has its own folder: ArviZ
+    # writes the day of its last warning there, and not for two at once.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir(f"xdg-{worker}"))
 
 
 def pytest_collection_finish():

@@ -46,13 +46,15 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
-        widths = [in_features, *between, out_features]
-        if not all(isinstance(width, Integral) and width > 0 for width in widths):
+        if not all(isinstance(width, Integral) and width > 0 for width in between):
+            raise ValueError(f"got hidden={hidden!r}, expected whole numbers from 1 up")
+        ends = in_features, out_features
+        if not all(isinstance(width, Integral) and width > 0 for width in ends):
             raise ValueError(
-                f"got in_features={in_features!r}, hidden={hidden!r} and out_features="
-                f"{out_features!r}, expected whole numbers from 1 up (rows of shape "
-                "(8, 8, 1) have 64)"
+                f"got in_features={in_features!r} and out_features={out_features!r}, expected "
+                "whole numbers from 1 up (rows of shape (8, 8, 1) have 64)"
             )
+        widths = [in_features, *between, out_features]
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation
         self.features_first = features_first

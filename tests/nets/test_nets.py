@@ -242,6 +242,11 @@ def test_an_mlp_without_inputs_or_outputs_is_refused(sizes):
         nets.MLP(*sizes, rngs=nnx.Rngs(0))
 
 
+def test_the_inputs_of_an_mlp_are_a_number_and_not_a_shape():
+    with pytest.raises(ValueError, match=r"in_features=\(8, 8, 1\) and .* have 64\)"):
+        nets.MLP((8, 8, 1), (3,), 1, rngs=nnx.Rngs(0))
+
+
 def test_an_equinox_embedding_has_one_input(monkeypatch):
     class Embedding(OneExample):
         pass
