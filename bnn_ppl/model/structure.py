@@ -199,13 +199,15 @@ def _is_of_y(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray, of_several:
 
 def _is_part(value: np.ndarray, is_shown: np.ndarray, y: np.ndarray) -> bool:
     """Whether values are those of columns of y, or the classes that it marks by ones."""
-    if len(value) != len(y):  # which is refused as such
+    if value.shape[:1] != y.shape[:1]:  # which is refused as such
         return True
     columns = y.reshape(len(y), -1).T
     own = zip(value.reshape(len(y), -1).T, is_shown.reshape(len(y), -1).T, strict=True)
     if all(any(_is_of_y(*each, column, False) for column in columns) for each in own):
         return True
-    return value.shape == y.shape[:-1] and np.array_equal(value, y.argmax(-1))
+    if value.shape != y.shape[:-1]:
+        return False
+    return np.array_equal(value[is_shown], y.argmax(-1)[is_shown])
 
 
 def _seen(

@@ -285,6 +285,19 @@ def test_probabilities_of_counts_whose_total_is_an_input():
     assert (found[totals < 4, 4] == 0).all()
 
 
+def test_a_variance_that_rows_share_is_that_of_each():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.SoftLaplace(x @ w, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 3)
+    found = bnn.predict(posterior, draws, (X, REAL))
+    expected = dist.SoftLaplace(0.0, 1.0).variance + found["epistemic_variance"]
+    np.testing.assert_allclose(found["variance"], expected, rtol=1e-4)
+
+
 def test_the_support_of_a_law_may_be_of_x():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))

@@ -217,7 +217,9 @@ def test_a_fit_whose_training_has_ended_is_whole(posterior):
     draws = stopped_at(posterior, 3, walk(fit))
     assert draws.attrs["stopped"].startswith("stopped in warm-up by Ctrl-C, after 0 of at most 6")
     draws = stopped_at(posterior, 3, fit)
-    assert draws.attrs["stopped"].startswith("stopped at the end of training by Ctrl-C; the draws")
+    assert draws.attrs["stopped"] == (
+        "stopped at the end of training by Ctrl-C; the draws are of this fit"
+    )
 
 
 def test_ctrl_c_that_is_lost_before_the_first_step_is_raised_again(posterior, monkeypatch):

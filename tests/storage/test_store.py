@@ -198,7 +198,9 @@ def test_a_folder_without_draws_is_refused(folder, tmp_path):
 
 def test_a_run_that_was_killed_before_its_first_draw_is_to_be_resumed(tmp_path):
     (tmp_path / "state.lock").touch()
-    with pytest.raises(FileNotFoundError, match="a run without draws yet, .*same command or call"):
+    with pytest.raises(
+        FileNotFoundError, match="a run without draws yet, .*run the same command or call again"
+    ):
         open_draws(tmp_path)
 
 

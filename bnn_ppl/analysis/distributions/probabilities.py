@@ -149,7 +149,7 @@ def _mass(each: Any, values: Array) -> Array:
     """Give the probability of each value, 0 outside the support: (value, row, ...)."""
 
     def of_one(value: Array) -> Array:
-        inside = each.support(jnp.asarray(value)) & (value == jnp.rint(value))
+        inside = each.support(value) & (value == jnp.rint(value))
         probable = jnp.exp(each.log_prob(jnp.where(inside, value, 0).astype(int)))
         return jnp.where(inside, probable, 0.0)
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
@@ -150,7 +149,7 @@ def explain(
     """
     check_arguments(posterior=posterior, draws=draws)
     check_count("num_permutations", num_permutations)
-    rows, y = _chosen(posterior, data)
+    rows, y, observed = _chosen(posterior, data)
     named, kept = inputs_of(rows.x, data_set, inputs), equally_weighted(draws, _MOST_DRAWS)
     rng = np.random.default_rng(0)
     labels = labels_of(posterior, y)
@@ -162,8 +161,7 @@ def explain(
     followed = [] if rows.x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
     read = posterior, kept, rows, units
     effects = {name: _effect(read, named[name], data_set) for name in followed}
-    observed = posterior.density.value_of(rows.x, jnp.asarray(y))
-    parts = units.parts(base, np.asarray(observed)).set_index(rows.numbers).rename_axis("row")
+    parts = units.parts(base, observed).set_index(rows.numbers).rename_axis("row")
     unsure = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
     score = float(base["log_prob"].mean()) - math.log(units.scale)
     return Explanation(importance, effects, unsure, parts, units.predicts, score)
@@ -183,10 +181,12 @@ class _Rows(NamedTuple):
         return x, jax.tree.map(lambda leaf: leaf[places], self.beside)
 
 
-def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
+def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array, Array]:
+    """Choose rows to explain; with them come y and what the model observes of it."""
     check_one_site(posterior, "explain each")
     x, y = rows_to_score(posterior, data)
-    if np.ndim(posterior.density.value_of(x, y)) > 1:
+    observed = posterior.density.value_of(x, y)
+    if np.ndim(observed) > 1:
         raise ValueError(
             f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
         )
@@ -194,8 +194,9 @@ def _chosen(posterior: Posterior, data: Any) -> tuple[_Rows, Array]:
     is_pair = isinstance(x, tuple) and len(x) == 2
     if is_pair and all(np.ndim(leaf) == 1 for leaf in jax.tree.leaves(x[1])):
         x, beside = x
-    x, beside, y = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], (x, beside, y))
-    return _Rows(chosen, x, beside), y
+    each = x, beside, y, observed
+    x, beside, y, observed = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], each)
+    return _Rows(chosen, x, beside), y, observed
 
 
 # --- which

@@ -234,10 +234,13 @@ def has_function(posterior: Posterior, sites: Tree, x: Tree) -> bool:
     """
 
     def tell(law: dist.Distribution) -> bool:
-        found = []
-        note = lambda each: found.append(distribution_function(each))  # noqa: E731
+        found: list[bool] = []
+
+        def note(each: dist.Distribution) -> None:
+            found.append(distribution_function(each) is not None)
+
         jax.eval_shape(note, single_outputs(law))
-        return found[0] is not None
+        return found[0]
 
     return told_of_first(posterior, sites, x, tell)
 
@@ -271,7 +274,7 @@ def probabilities_below(each: dist.Distribution, y: Array) -> Array:
 
     def of_draw(one: dist.Distribution) -> Array:
         function = distribution_function(one)
-        assert function is not None, "it has_function"
+        assert function is not None  # as has_function has told
         return function(y)
 
     return jax.vmap(of_draw)(each)

@@ -235,9 +235,9 @@ def shorter_steps(draws: Any) -> str:
 
 
 def _finer(draws: Any) -> str:
-    """Name the structure of a Laplace approximation that is no wider than the last layer's."""
-    of_all = _settings(draws).get("structure") in ("kronecker", "diagonal")
-    return "structure='last_layer' (--structure last_layer), " if of_all else ""
+    """Name the narrower structure of a Laplace approximation that covers all layers."""
+    of_layers = _settings(draws).get("structure") == "kronecker"
+    return "structure='last_layer' (--structure last_layer), " if of_layers else ""
 
 
 def _settings(draws: Any) -> dict[str, Any]:

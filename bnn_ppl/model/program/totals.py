@@ -1,7 +1,7 @@
 """Multinomial laws whose total differs by row.
 
-NumPyro counts the total among what is fixed of a law, which JAX compares, as it cannot do with
-arrays. In the laws here the total is a number as the probabilities are.
+NumPyro keeps the total in the static part of a law, which JAX compares by equality: arrays fail
+there. The laws here keep it among their leaves, as the probabilities are.
 """
 
 import copy
@@ -38,19 +38,20 @@ class DirichletMultinomialOfRows(_OfRows, dist.DirichletMultinomial):
     pytree_data_fields = ("total_count",)
 
 
-_KINDS = MultinomialProbsOfRows, MultinomialLogitsOfRows, DirichletMultinomialOfRows
+_OF_ROWS = {
+    dist.MultinomialProbs: MultinomialProbsOfRows,
+    dist.MultinomialLogits: MultinomialLogitsOfRows,
+    dist.DirichletMultinomial: DirichletMultinomialOfRows,
+}
 
 
 def with_totals_of_rows(law: dist.Distribution) -> dist.Distribution:
-    """Give the law with its total, if that is an array, among its numbers."""
-    inner = getattr(law, "base_dist", None)
-    if inner is not None:
-        changed, other = copy.copy(law), with_totals_of_rows(inner)
-        changed.base_dist = other
-        return law if other is inner else changed
-    kind = next((kind for kind in _KINDS if type(law) is kind.__mro__[2]), None)
-    if kind is None or not isinstance(law.total_count, jax.Array | np.ndarray):
-        return law
+    """Give the law with its total, if that is an array, among its leaves; else the law itself."""
     changed = copy.copy(law)
-    changed.__class__ = kind
+    if hasattr(law, "base_dist"):
+        changed.base_dist = with_totals_of_rows(law.base_dist)
+        return law if changed.base_dist is law.base_dist else changed
+    if type(law) not in _OF_ROWS or not isinstance(law.total_count, jax.Array | np.ndarray):
+        return law
+    changed.__class__ = _OF_ROWS[type(law)]
     return changed

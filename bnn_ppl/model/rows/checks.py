@@ -270,7 +270,7 @@ def _only_for(got: str, num_rows: int) -> str:
     return (
         f"got {got} with a model that only works for {num_rows}, those it was conditioned on, "
         "expected one for any number: size its plates by the inputs, as in "
-        "numpyro.plate('data', len(x)); a latent value for each row has none for others"
+        "numpyro.plate('data', len(x)); latent sites with a value for each row have none for others"
     )
 
 

@@ -215,7 +215,7 @@ def read_metadata(folder: str | Path) -> JSON:
     if not path.is_dir():
         got, advice = f"without {DRAWS}", "pass the folder= that run was given"
         if (path.parent / LOCK).is_file():
-            got, advice = "of a run without draws yet", "the same command or call makes them"
+            got, advice = "of a run without draws yet", "run the same command or call again"
         raise FileNotFoundError(
             f"got folder={str(folder)!r} {got}, expected the folder of a run with draws: {advice}"
         )

@@ -767,7 +767,7 @@ def test_minibatches_of_a_plate_of_fixed_size_are_refused_at_the_start(method, o
     posterior = bnn.condition(fixed_plate, (X, REAL))
     message = (
         f"^got {got} a model that only works for 11, .* numpyro.plate\\('data', len\\(x\\)\\); "
-        "a latent value for each row has none for others$"
+        "latent sites with a value for each row have none for others$"
     )
     with pytest.raises(ValueError, match=message):
         bnn.run(jax.random.key(0), posterior, method(posterior), progress=False, **options)
