@@ -412,7 +412,7 @@ def test_values_that_are_hidden_may_be_others_than_those_of_y():
     assert posterior.density.observed is None
 
 
-def test_parts_of_y_are_told_from_functions_of_it():
+def test_a_class_that_a_mask_hides_may_be_another_than_that_of_y():
     y = np.eye(3)[np.arange(20) % 3]
     known = np.arange(20) % 5 > 0
 
@@ -423,13 +423,6 @@ def test_parts_of_y_are_told_from_functions_of_it():
             sample("y", dist.Categorical(logits=logits), obs=numbers)
 
     assert bnn.condition(classes, (X, y)).density.observed is not None
-
-    def total(x, y=None):
-        with plate("rows", len(x)):
-            sample("y", dist.Normal(x @ weights(), 0.3), obs=None if y is None else y.sum())
-
-    with pytest.raises(ValueError, match="log-likelihood of shape|function of y"):
-        bnn.condition(total, (X, Y))
 
 
 def test_the_only_column_of_y_is_explained():
